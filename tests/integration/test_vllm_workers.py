@@ -7,7 +7,9 @@ sampled ids, per policy version.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -18,10 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from PIL import Image
 
+from dart_agent.chat_api.server import ChatApiSettings, build_chat_app
 from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import WorkerClient, WorkerHealth
@@ -173,6 +178,33 @@ async def test_logprobs_are_those_of_a_transformers_forward(fleet: Fleet, sampli
     request = noisy_request(f"lp{sampling}", 1, **sampling)
     completion = await fleet.pool.complete(request)
     assert largest_error(fleet, request, completion) < MAX_ERROR
+
+
+async def test_the_chat_api_gives_log_probs_of_a_picture_and_ends_at_a_text(fleet: Fleet, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(fleet.model)
+    settings = ChatApiSettings(key_file=tmp_path / "key", model_name="tiny", max_tokens=40)
+    chat = build_chat_app(fleet.pool, settings, "k", lambda token: str(tokenizer.decode([token])))
+    Image.fromarray(noisy_request("chat", 4).images[0]).save(file := io.BytesIO(), "PNG")
+    url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "Click."}]
+    body = {"model": "tiny", "messages": [{"role": "user", "content": parts}], "temperature": 0, "logprobs": True}
+    headers = {"Authorization": "Bearer k"}
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(chat), base_url="http://agent", headers=headers
+    ) as client:
+        answer = (await client.post("/v1/chat/completions", json=body)).json()
+        (whole,) = answer["choices"]
+        tokens = whole["logprobs"]["content"]
+        assert len(tokens) == answer["usage"]["completion_tokens"]
+        assert all(one["logprob"] <= 0.0 for one in tokens)
+        stop = next(
+            one["token"] for one in tokens[1:] if one["token"].strip() and one["token"] in whole["message"]["content"]
+        )
+        (ended,) = (await client.post("/v1/chat/completions", json={**body, "stop": [stop]})).json()["choices"]
+    assert ended["message"]["content"] == whole["message"]["content"].split(stop)[0]
+    assert ended["finish_reason"] == "stop"
 
 
 async def test_image_place_holders_come_back_expanded_once(fleet: Fleet) -> None:
