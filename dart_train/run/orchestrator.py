@@ -290,13 +290,14 @@ class Run:
         if self.recipe.train.updates == 0:
             return
         name = self.state.phase_name(phases.TRAIN)
+        before = await self.client.latest_version()
         await self.client.start_phase(phases.training(self.recipe, name))
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
         await self._show_progress_until_done(trainer, "update", self._describe_wait_for_update)
         view = await self.client.stop_phase(name)
         newest = await self.client.latest_version()
-        if newest is None or newest.version == 0:
-            self.progress.note(f"training made 0 updates: {describe_learning_signal(view)}")
+        if newest is None or newest.version == (0 if before is None else before.version):
+            self.progress.note(f"training made 0 updates since this start: {describe_learning_signal(view)}")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _baselines(self) -> None:
