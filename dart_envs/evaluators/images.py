@@ -29,6 +29,14 @@ by the pixel of their centre and the half of their width; the border is white.
 MAX_PIXELS = 4_000_000
 MAX_STORED_BLOCK_BYTES = 65_535
 """Most that one uncompressed block of a zlib stream holds."""
+SRGB_PRIMARIES = ((0.4360, 0.2225, 0.0139), (0.3851, 0.7169, 0.0971), (0.1431, 0.0606, 0.7141))
+"""Red, green and blue of sRGB, adapted to D50, as the tags rXYZ, gXYZ and bXYZ of a profile have them (ICC.1, annex E; IEC 61966-2-1)."""
+SRGB_CURVE = (2.4, 1 / 1.055, 0.055 / 1.055, 1 / 12.92, 0.04045)
+"""Parameters g, a, b, c, d of sRGB's curve (IEC 61966-2-1), function type 3 of ICC.1."""
+PROFILE_TOLERANCE = 0.002
+MAX_PROFILE_TAGS = 64
+ORIENTATION_TAG = 0x0112
+SRGB_GAMMA, GAMMA_TOLERANCE = 1 / 2.2, 0.01
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
 LUMA = np.array([0.299, 0.587, 0.114])
 
@@ -117,10 +125,59 @@ def apply_changes(picture: RgbImage, changes: Sequence[Sequence[Any]]) -> RgbIma
     return picture
 
 
+def is_srgb_profile(profile: bytes) -> bool:
+    """Whether a colour profile changes no colour: it has sRGB's primaries and curve, as parameters, and no table.
+
+    Args:
+        profile: The profile, as ICC.1 has it.
+
+    Returns:
+        Whether it is sRGB; False, too, for what cannot be read.
+    """
+    try:
+        (count,) = struct.unpack_from(">I", profile, 128)
+        entries = [
+            struct.unpack_from(">4sII", profile, 132 + 12 * index) for index in range(min(count, MAX_PROFILE_TAGS))
+        ]
+        tags = {name: profile[offset : offset + nbytes] for name, offset, nbytes in entries}
+        if len(tags) != count or any(name[:3] in (b"A2B", b"B2A", b"D2B", b"B2D") for name in tags):
+            return False
+        held = [_s15_fixed16(tags[name], 8, 3) for name in (b"rXYZ", b"gXYZ", b"bXYZ")]
+        curves = [tags[name] for name in (b"rTRC", b"gTRC", b"bTRC")]
+        held += [_s15_fixed16(curve, 12, 5) for curve in curves]
+        parametric = all(curve[:4] == b"para" and curve[8:10] == b"\0\3" for curve in curves)
+    except (struct.error, KeyError):
+        return False
+    wanted = [*SRGB_PRIMARIES, *[SRGB_CURVE] * 3]
+    return parametric and all(
+        np.allclose(one, other, atol=PROFILE_TOLERANCE) for one, other in zip(held, wanted, strict=True)
+    )
+
+
+def _s15_fixed16(content: bytes, offset: int, count: int) -> list[float]:
+    """Numbers as ICC profiles write them: 16 bits before the point and 16 behind it."""
+    return [number / 65_536 for number in struct.unpack_from(f">{count}i", content, offset)]
+
+
+def _check_shown_as_stored(opened: Image.Image) -> None:
+    """Raise InvalidArtifact where a viewer shows something else than the pixels."""
+    if getattr(opened, "n_frames", 1) != 1:
+        raise InvalidArtifact("a picture that moves")
+    if opened.getexif().get(ORIENTATION_TAG, 1) != 1:
+        raise InvalidArtifact("a picture that viewers turn")
+    gamma = opened.info.get("gamma")
+    if gamma is not None and abs(gamma - SRGB_GAMMA) > GAMMA_TOLERANCE:
+        raise InvalidArtifact(f"a picture with a gamma of {gamma}")
+    profile = opened.info.get("icc_profile")
+    if profile and not is_srgb_profile(profile):
+        raise InvalidArtifact("a picture with a colour profile of its own")
+
+
 def decode_image(content: bytes) -> tuple[str, RgbImage]:
     """Format (PNG, JPEG, …) and picture of a file; what is transparent is seen on white.
 
-    Raises InvalidArtifact where it is no picture, or one of more than `MAX_PIXELS`.
+    Raises InvalidArtifact where it is no picture, one of more than `MAX_PIXELS`, or one that a viewer shows in another way than its pixels
+    are: turned, moving, or in other colours.
     """
     try:
         with warnings.catch_warnings():
@@ -130,6 +187,7 @@ def decode_image(content: bytes) -> tuple[str, RgbImage]:
                     raise InvalidArtifact(
                         f"a picture of {opened.width}x{opened.height} pixels, more than any answer needs"
                     )
+                _check_shown_as_stored(opened)
                 whole = opened.convert("RGBA")
                 form = str(opened.format)
     except (UnidentifiedImageError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:

@@ -7,6 +7,7 @@ policy left it so. Non-goals: comparing (`dart_envs.evaluators.metrics.office`),
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ _NAMES = {name: _URN.format(name) for name in ("office", "table", "text", "style
     "fo": _URN.format("xsl-fo-compatible"),
     "number": _URN.format("datastyle"),
     "smil": _URN.format("smil-compatible"),
+    "svg": _URN.format("svg-compatible"),
 }
 
 
@@ -109,6 +111,8 @@ class OpenDocument:
     def _read_parts(self, content: bytes) -> dict[str, bytes]:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                if len(set(archive.namelist())) != len(archive.namelist()):
+                    raise InvalidArtifact(f"{self._path} holds two parts of one name")
                 names = {"content.xml", "styles.xml"} & set(archive.namelist())
                 if any(archive.getinfo(name).file_size > MAX_PART_BYTES for name in names):
                     raise InvalidArtifact(f"{self._path} is larger than any answer needs")
@@ -253,7 +257,7 @@ class OpenDocument:
     def _cell(self, element: Element, style: str) -> Cell:
         kind = element.get(qualified_name("office:value-type"), "")
         shown = "\n".join(_text(paragraph) for paragraph in element.findall(qualified_name("text:p")))
-        value: float | str | None = shown if kind else None
+        value: float | str | None = element.get(qualified_name("office:string-value"), shown) if kind else None
         if kind in ("float", "percentage", "currency"):
             try:
                 value = float(element.get(qualified_name("office:value"), ""))
@@ -290,12 +294,18 @@ class OpenDocument:
                 in (qualified_name("text:list"), qualified_name("text:list-item"), qualified_name("text:section"))
                 and depth < MAX_DEPTH
             ):
+                if element.get(qualified_name("text:display"), "true") != "true":
+                    raise InvalidArtifact(f"{self._path} has a part that is not shown")
                 yield from self._blocks(
                     element, listed=listed or element.tag == qualified_name("text:list"), depth=depth + 1
                 )
+            elif element.tag != qualified_name("text:tracked-changes") and "".join(element.itertext()).strip():
+                raise InvalidArtifact(f"{self._path} has text outside its paragraphs, lists and tables")
 
     def _paragraph(self, element: Element, listed: bool) -> Paragraph:
         style = element.get(qualified_name("text:style-name"), "")
+        if self.style_property("paragraph", style, "text", "text:display") == "none":
+            raise InvalidArtifact(f"{self._path} has a paragraph that is not shown")
         looks = [self.looks("paragraph", style) | more for more in self._run_formats(element)]
         return Paragraph(
             text=_text(element),
@@ -328,8 +338,29 @@ class OpenDocument:
         """The slides, in order."""
         return [self._slide(page) for page in self.body.findall(qualified_name("draw:page"))]
 
+    def _check_on_slide(self, shape: Element) -> None:
+        """Raise InvalidArtifact for a box that is not on the slide."""
+        sizes = [
+            (
+                _length_cm(layout.get(qualified_name("fo:page-width"), "")),
+                _length_cm(layout.get(qualified_name("fo:page-height"), "")),
+            )
+            for root in self._roots
+            for layout in root.iter(qualified_name("style:page-layout-properties"))
+        ]
+        for index, (near, size) in enumerate((("svg:x", "svg:width"), ("svg:y", "svg:height"))):
+            limit = max((one for pair in sizes if (one := pair[index]) is not None), default=None)
+            begin, length = (_length_cm(shape.get(qualified_name(name), "")) for name in (near, size))
+            if begin is not None and ((limit is not None and begin >= limit) or begin + (length or 0.0) <= 0.0):
+                raise InvalidArtifact(f"{self._path} has a box that is not on its slide")
+
     def _slide(self, page: Element) -> Slide:
         style = page.get(qualified_name("draw:style-name"), "")
+        for element in page:
+            if _is_shape(element):
+                self._check_on_slide(element)
+            elif element.tag not in _BESIDE_SLIDE and "".join(element.itertext()).strip():
+                raise InvalidArtifact(f"{self._path} has text outside the boxes of its slides")
         shapes = [
             tuple(_text(line) for line in shape.iter(qualified_name("text:p"))) for shape in page if _is_shape(shape)
         ]
@@ -347,6 +378,17 @@ class OpenDocument:
                 for name in moves
             ),
         )
+
+
+_BESIDE_SLIDE = frozenset({qualified_name("presentation:notes"), qualified_name("office:annotation")})
+_LENGTH = re.compile(r"(-?\d+(?:\.\d+)?)(cm|mm|in|pt)")
+_CM = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72}
+
+
+def _length_cm(text: str) -> float | None:
+    """A length in centimetres; None where it is none."""
+    match = _LENGTH.fullmatch(text)
+    return None if match is None else float(match[1]) * _CM[match[2]]
 
 
 def _is_shape(element: Element) -> bool:

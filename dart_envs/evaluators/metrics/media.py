@@ -6,15 +6,14 @@ tolerance; what cannot be decoded within limits is `InvalidArtifact`. Non-goals:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from html import unescape
 from typing import Any
 from urllib.parse import unquote
+from xml.etree.ElementTree import ParseError, fromstring
 
 import numpy as np
 
-from dart_envs.evaluators.artifacts import GuestFile
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.images import apply_changes, decode_image, draw_scene
 from dart_envs.evaluators.metrics.base import Metric, Options, as_text, binary_score
 
@@ -48,11 +47,21 @@ def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) ->
     return binary_score(any(same(apply_changes(original, changes)) for changes in rules["any_of"]))
 
 
+def _xspf_locations(text: str) -> list[str]:
+    if "<!DOCTYPE" in text:
+        raise InvalidArtifact("the playlist has a document type")
+    try:
+        root = fromstring(text)
+    except ParseError as error:
+        raise InvalidArtifact(f"the playlist is not XML: {error}") from error
+    return [(place.text or "").strip() for place in root.findall("{*}trackList/{*}track/{*}location")]
+
+
 def playlist_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{paths: [...]}: an M3U or XSPF playlist names exactly these local files in this order; names without a folder count from `folder`."""
     text = as_text(result)
-    if "<playlist" in text:
-        named = [unescape(place) for place in re.findall(r"<location>\s*(.*?)\s*</location>", text, re.DOTALL)]
+    if text.lstrip().startswith(("<?xml", "<playlist")):
+        named = _xspf_locations(text)
     else:
         named = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     places = [unquote(name.removeprefix("file://")) if name.startswith("file://") else name for name in named]

@@ -76,7 +76,7 @@ def _cell_matches(document: OpenDocument, cell: Cell | None, rule: Mapping[str, 
 def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{names, sheet, rows, cells: {B7: {value, formula, function, number, decimals, looks, spans, note, …}}, hidden}.
 
-    names: of all sheets in order. The rest is about one sheet (`sheet`, else the first). rows: all it holds. formula: whether the
+    names: of all sheets in order. The rest is about one sheet (`sheet`, else the only one). rows: all it holds. formula: whether the
     cell is computed from others. looks: exactly these of bold, italic, underline. hidden: numbers of hidden rows, from 1.
     Formulas are computed here: one that gives another value than the file says fails, and so does one that a rule asks for and that cannot
     be computed.
@@ -84,6 +84,8 @@ def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -
     document = _open_document(result, "spreadsheet")
     sheets = document.sheets()
     if "names" in rules and [sheet.name for sheet in sheets] != list(rules["names"]):
+        return 0.0
+    if "names" not in rules and "sheet" not in rules and len(sheets) != 1:
         return 0.0
     fitting = [sheet for sheet in sheets if rules.get("sheet") in (None, sheet.name)]
     if not fitting:
