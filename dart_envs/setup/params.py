@@ -51,10 +51,16 @@ class ExecuteParameters(StepParameters):
 
 
 class LaunchParameters(StepParameters):
-    """Start a program and do not wait. Follow it with `wait_window`."""
+    """Start a program and do not wait. Follow it with `wait_window`.
+
+    protected: the program runs as the user in a group of its own, by which the verdict knows it again: no other program of the user can
+    trace it, read its memory or take its files. For the program that a task is about; never for a shell, whose children would be
+    protected, too.
+    """
 
     command: Command
     shell: bool = False
+    protected: bool = False
 
 
 class LaunchCapturedParameters(StepParameters):

@@ -41,6 +41,20 @@ The program's group is one that no other process has, so that the kernel lets no
 memory or take its output: all that is allowed among processes of the same user and group only. Ending it they can; the exit code tells.
 """
 
+PROTECTED_GID = 61_018
+"""Primary group of programs that a verdict is about: no other program of the user has it, nor can take it (see `CAPTURE_SCRIPT`)."""
+AS_PROTECTED = ("/usr/bin/setpriv", "--reuid=user", f"--regid={PROTECTED_GID}", "--init-groups")
+"""What root puts before a command that is to run as the user in the protected group."""
+LAUNCH_PROTECTED_SCRIPT = f"""cd /home/user
+export HOME=/home/user USER=user LOGNAME=user
+exec {shlex.join(AS_PROTECTED)} "$@"
+"""
+"""Runs `$1…` as the user, protected."""
+
+BASELINE_FILE = "/var/lib/dart/baseline"
+NOTE_PROGRAMS_SCRIPT = f"umask 077; mkdir -p /var/lib/dart && ps -e -o pid=,comm= >{BASELINE_FILE}"
+"""Notes, where only root can write, which processes there are."""
+
 
 class StepFailedError(Exception):
     """A step missed its success condition."""
@@ -139,7 +153,11 @@ async def execute(context: SetupContext, step: params.ExecuteParameters) -> None
 async def launch(context: SetupContext, step: params.LaunchParameters) -> None:
     """Start a program and leave it running."""
     argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
-    reply = await context.desktop.exec(argv, detach=True)
+    if step.protected:
+        script = ["/bin/sh", "-c", LAUNCH_PROTECTED_SCRIPT, "launch", *argv]
+        reply = await context.desktop.exec(script, user="root", detach=True)
+    else:
+        reply = await context.desktop.exec(argv, detach=True)
     if reply.returncode not in (None, 0):
         raise StepFailedError(f"{argv[0]} could not be started: {reply.stderr.strip()[:300]}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dart_envs.evaluators.getters import apps, chrome, desktop, media, system, web, windows
+from dart_envs.evaluators.getters import apps, chrome, desktop, media, protected, system, web, windows
 from dart_envs.evaluators.getters.base import Getter, GetterContext
 
 __all__ = ["GETTERS", "Getter", "GetterContext"]
@@ -18,6 +18,7 @@ GETTERS: Mapping[str, Getter] = {
     **apps.GETTERS,
     **chrome.GETTERS,
     **media.GETTERS,
+    **protected.GETTERS,
     **system.GETTERS,
     **web.GETTERS,
     **windows.GETTERS,

@@ -13,24 +13,27 @@ from typing import Any
 from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.evidence import look, require_listener, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext
+from dart_envs.evaluators.getters.protected import check_listener
 from dart_envs.types import Desktop
 from dart_server.wire import StatQuery
 
 VLC_PORT = 8080
 VLC_PROGRAM = "/usr/bin/vlc"
 VLC_USER_SCRIPTS = "/home/user/.local/share/vlc/lua"
-VLC_STATUS_URL = "http://127.0.0.1:8080/requests/status.json"
+VLC_STATUS_URL = f"http://127.0.0.1:{VLC_PORT}/requests/status.json"
 VLC_PASSWORD = "password"
 TIMEOUT_S = 10.0
 
 
 async def vlc_state(context: GetterContext, config: GetterConfig) -> Any:
-    """What VLC says of itself by its web interface (state, loop, repeat, random, rate, …), and `file`: the name of what it plays.
+    """{[protected]}: what VLC says of itself by its web interface (state, loop, repeat, …), and `file`: the name of what it plays.
 
-    Raises InvalidArtifact where no player answers, or something else does: another program, or VLC with scripts of the user's, which can
-    answer anything.
+    Raises InvalidArtifact where no player answers, or something else does: another program, VLC with scripts of the user's, which can
+    answer anything, and, with `protected`, another player than the one that the task started in the protected group.
     """
     desktop = context.desktop
+    if config.get("protected"):
+        await check_listener(context, VLC_PORT, VLC_PROGRAM)
     if await require_listener(desktop, VLC_PORT, VLC_PROGRAM) is not None:
         await _require_own_scripts(desktop)
     argv = ["/usr/bin/curl", "--disable", "--silent", "--fail", "--max-time", "5", "--user", f":{VLC_PASSWORD}"]

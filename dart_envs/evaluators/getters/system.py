@@ -14,17 +14,47 @@ from urllib.parse import unquote
 from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.evidence import list_processes, list_tree, read_content, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
+from dart_envs.evaluators.getters.protected import protected_processes
+from dart_envs.setup.steps import PROTECTED_GID
 from dart_envs.types import Desktop
 from dart_server.wire import FileFacts
 
 TIMEOUT_S = 60.0
 MAX_ENTRIES = 2000
-TRASH = "/home/user/.local/share/Trash"
+HOME = "/home/user"
+TRASH = f"{HOME}/.local/share/Trash"
 XFCONF_NAME = "org.xfce.Xfconf"
 XFCONF_DAEMON = re.compile(r"/usr/lib/[^/]+/xfce4/xfconf/xfconfd")
 TRASH_INFO = ".trashinfo"
+TRASH_HEADER = "[Trash Info]"
 MAX_TRASH_INFO_BYTES = 64 * 1024
 KINDS = frozenset({"file", "folder", "link"})
+
+BUS = "org.freedesktop.DBus"
+BUS_OWNER_ARGV = (
+    *("/usr/bin/dbus-send", "--session", "--print-reply=literal", f"--dest={BUS}", "/org/freedesktop/DBus"),
+    f"{BUS}.GetConnectionUnixProcessID",
+)
+"""Asks for the process that has a name on the session bus; the name follows."""
+
+ACCESS_LISTS_SCRIPT = """import os, sys
+for folder, folders, files in os.walk(sys.argv[1]):
+    for name in folders + files:
+        path = os.path.join(folder, name)
+        if not os.path.islink(path) and "system.posix_acl_access" in os.listxattr(path):
+            print(os.path.relpath(path, sys.argv[1]))
+"""
+APPLICATION_LISTS = (
+    f"{HOME}/.config/xfce-mimeapps.list",
+    f"{HOME}/.config/mimeapps.list",
+    f"{HOME}/.local/share/applications/xfce-mimeapps.list",
+    f"{HOME}/.local/share/applications/mimeapps.list",
+)
+"""Where the desktop looks for the user's default applications, the first one first."""
+APPLICATIONS_SCRIPT = """for path in "$@"; do printf '\\0%s\\n' "$path"; cat "$path" 2>/dev/null; done
+printf '\\0own\\n'; cd /home/user/.local/share/applications 2>/dev/null && find . -name '*.desktop' -printf '%P\\n'
+printf '\\0system\\n'; cd /usr/share/applications && find . -name '*.desktop' -printf '%P\\n'
+"""
 
 Facts = dict[str, Any]
 
@@ -46,7 +76,10 @@ def _facts(entry: FileFacts) -> Facts:
 
 
 async def trash(context: GetterContext, config: GetterConfig) -> dict[str, Facts]:
-    """What lies in the trash, by the path it came from; facts as of `file_tree`. Without a trash there is nothing in it."""
+    """What lies in the trash, by the path it came from; facts as of `file_tree`. Without a trash there is nothing in it.
+
+    A file whose note a file manager could not read, and so not restore it, is not in it.
+    """
     desktop = context.desktop
     try:
         noted = await list_tree(desktop, f"{TRASH}/info", max_entries=MAX_ENTRIES)
@@ -59,41 +92,95 @@ async def trash(context: GetterContext, config: GetterConfig) -> dict[str, Facts
     places: dict[str, Facts] = {}
     for name in names:
         content = await read_content(desktop, f"{TRASH}/info/{name}", MAX_TRASH_INFO_BYTES)
-        place = next(
-            (line[5:] for line in content.decode("utf-8", "replace").splitlines() if line.startswith("Path=")), None
-        )
-        if place is not None and name.removesuffix(TRASH_INFO) in held:
+        lines = content.decode("utf-8", "replace").splitlines()
+        place = next((line[5:] for line in lines if line.startswith("Path=")), None)
+        readable = lines[:1] == [TRASH_HEADER] and any(re.match(r"DeletionDate=.*T", line) for line in lines)
+        if readable and place is not None and name.removesuffix(TRASH_INFO) in held:
             places[unquote(place)] = held[name.removesuffix(TRASH_INFO)]
     return places
 
 
 async def processes(context: GetterContext, config: GetterConfig) -> list[str]:
-    """{matching[, executable]}: command lines of all living processes in which the regular expression is found, sorted.
+    """{matching[, executable, protected]}: command lines of all living processes in which the regular expression is found, sorted.
 
     With `executable` (an absolute path) only those that execute that file, as the image has it: a command line is a process's own claim.
+    With `protected` only those that the task started in the protected group.
     Stopped ones live, dead ones that nobody waited for do not.
     """
     pattern = re.compile(required_text(config, "matching"))
     executable = config.get("executable")
+    argv = ["/usr/bin/ps", "-e", "-ww", "-o", "pid=,stat=,egid=,args="]
+    group = str(PROTECTED_GID) if config.get("protected") else None
     seen = await list_processes(context.desktop)
     if seen is not None:
         wanted = [one for one in seen if executable is None or (one.executable == executable and one.from_image)]
+        if group is not None:
+            grouped = {int(pid) for pid, _, egid, _ in await _ask_processes(context, argv) if egid == group}
+            wanted = [one for one in wanted if one.pid in grouped]
         return sorted(filter(pattern.search, (" ".join(one.argv) for one in wanted if one.argv)))
-    reply = await run_program(context.desktop, ["/usr/bin/ps", "-e", "-ww", "-o", "stat=,args="], timeout_s=TIMEOUT_S)
-    if reply.returncode != 0:
-        raise InvalidArtifact(f"the desktop's processes cannot be listed: {reply.stderr.strip()[:200]}")
-    lines = (line.split(maxsplit=1) for line in reply.stdout.splitlines())
-    living = (parts[1].strip() for parts in lines if len(parts) == 2 and not parts[0].startswith("Z"))
+    listed = await _ask_processes(context, argv)
+    living = (line for _, state, egid, line in listed if not state.startswith("Z") and group in (None, egid))
     return sorted(filter(pattern.search, living))
 
 
-async def xfconf(context: GetterContext, config: GetterConfig) -> str:
-    """{channel, property}: a setting of the Xfce session as text, lists one per line.
+async def _ask_processes(context: GetterContext, argv: list[str]) -> list[list[str]]:
+    """Number, state, group and command line of every process, as `ps` lists them."""
+    reply = await run_program(context.desktop, argv, timeout_s=TIMEOUT_S, user="root")
+    if reply.returncode != 0:
+        raise InvalidArtifact(f"the desktop's processes cannot be listed: {reply.stderr.strip()[:200]}")
+    lines = (line.split(maxsplit=3) for line in reply.stdout.splitlines())
+    return [[*words[:3], words[3].strip()] for words in lines if len(words) == 4]
 
-    Raises InvalidArtifact where it is not set, or where who answers for the settings on the session bus is not the image's daemon.
+
+async def access_lists(context: GetterContext, config: GetterConfig) -> list[str]:
+    """{path}: what below a folder has an access list, which gives rights that the permission bits do not tell."""
+    argv = ["/usr/bin/python3", "-I", "-c", ACCESS_LISTS_SCRIPT, required_text(config, "path")]
+    reply = await run_program(context.desktop, argv, timeout_s=TIMEOUT_S, user="root")
+    if reply.returncode != 0:
+        raise InvalidArtifact(f"{config['path']} cannot be looked at: {reply.stderr.strip()[-200:]}")
+    return sorted(reply.stdout.splitlines())
+
+
+async def default_application(context: GetterContext, config: GetterConfig) -> str:
+    """{kind}: the desktop entry that opens a kind of file, as the user's lists say, "" where they do not.
+
+    Raises InvalidArtifact where that entry is the user's own, or not there: its name says nothing of what would start.
+    """
+    kind = required_text(config, "kind")
+    argv = ["/usr/bin/sh", "-c", APPLICATIONS_SCRIPT, "applications", *APPLICATION_LISTS]
+    reply = await run_program(context.desktop, argv, timeout_s=TIMEOUT_S, user="root")
+    *lists, own, system = (part.partition("\n")[2] for part in reply.stdout.split("\0")[1:])
+    for text in lists:
+        entry = _default_entry(text, kind)
+        if entry and (entry in own.splitlines() or entry not in system.splitlines()):
+            raise InvalidArtifact(f"{entry} is not the entry of an installed program")
+        if entry:
+            return entry
+    return ""
+
+
+def _default_entry(text: str, kind: str) -> str:
+    """The first entry for a kind of file in one list, "" where there is none."""
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip()
+        key, equals, value = line.partition("=")
+        if equals and section == "[Default Applications]" and key.strip() == kind:
+            return value.split(";")[0].strip()
+    return ""
+
+
+async def xfconf(context: GetterContext, config: GetterConfig) -> str:
+    """{channel, property[, protected]}: a setting of the Xfce session as text, lists one per line.
+
+    Raises InvalidArtifact where it is not set, where who answers for the settings on the session bus is not the image's daemon, and, with
+    `protected`, where it is not the one that the task started in the protected group.
     """
     channel, name = required_text(config, "channel"), required_text(config, "property")
     await require_bus_owner(context.desktop, XFCONF_NAME, XFCONF_DAEMON)
+    if config.get("protected"):
+        await _require_protected_service(context)
     argv = ["/usr/bin/xfconf-query", "-c", channel, "-p", name]
     reply = await run_program(context.desktop, argv, timeout_s=TIMEOUT_S)
     if reply.returncode != 0:
@@ -106,17 +193,7 @@ async def require_bus_owner(desktop: Desktop, name: str, executable: re.Pattern[
     seen = await list_processes(desktop, code=True)
     if seen is None:
         return
-    argv = [
-        "/usr/bin/dbus-send",
-        "--session",
-        "--print-reply=literal",
-        "--dest=org.freedesktop.DBus",
-        "/org/freedesktop/DBus",
-    ]
-    argv += ["org.freedesktop.DBus.GetConnectionUnixProcessID", f"string:{name}"]
-    reply = await run_program(desktop, argv, timeout_s=TIMEOUT_S)
-    words = reply.stdout.split()
-    pid = int(words[-1]) if reply.returncode == 0 and words and words[-1].isdecimal() else None
+    pid = await _bus_owner(desktop, name)
     if pid is None:
         return  # nobody answers for it: the program that is asked next starts the daemon
     owner = next((one for one in seen if one.pid == pid), None)
@@ -124,9 +201,25 @@ async def require_bus_owner(desktop: Desktop, name: str, executable: re.Pattern[
         raise InvalidArtifact(f"{name} on the session bus does not belong to the image's program")
 
 
+async def _bus_owner(desktop: Desktop, name: str) -> int | None:
+    """The process that has a name on the session bus, None where none has."""
+    reply = await run_program(desktop, [*BUS_OWNER_ARGV, f"string:{name}"], timeout_s=TIMEOUT_S)
+    words = reply.stdout.split()
+    return int(words[-1]) if reply.returncode == 0 and words and words[-1].isdecimal() else None
+
+
+async def _require_protected_service(context: GetterContext) -> None:
+    owner = await _bus_owner(context.desktop, XFCONF_NAME)
+    services = {one.pid for one in await protected_processes(context) if XFCONF_DAEMON.fullmatch(one.executable)}
+    if owner not in services:
+        raise InvalidArtifact("the settings are told by another program than the service that the task started")
+
+
 GETTERS: Mapping[str, Getter] = {
     "file_tree": file_tree,
     "trash": trash,
     "processes": processes,
+    "access_lists": access_lists,
+    "default_application": default_application,
     "xfconf": xfconf,
 }

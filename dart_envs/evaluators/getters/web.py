@@ -13,15 +13,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
+from dart_envs.setup.steps import PROTECTED_GID
 
 BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
 BOOKMARK_ROOTS = ("bookmark_bar", "other", "synced")
 MAX_DEPTH = 50
+VISIT = "visit"
+"""The event of a page that the task's browser has loaded."""
 
 
 async def web_log(context: GetterContext, config: GetterConfig) -> Any:
-    """{path[, name, last]}: the events that the suite's server logged, each {name, data}, in order; with `name` those of that name.
+    """{path[, name, last]}: the events that the suite's server logged, each {name, data}, in order; with `name` those of that name, else
+    all but the visits of pages.
 
     With `last` the last of them, None where there is none.
     """
@@ -31,7 +36,7 @@ async def web_log(context: GetterContext, config: GetterConfig) -> Any:
     except json.JSONDecodeError as error:
         raise InvalidArtifact(f"the log of the site is damaged: {error}") from error
     name = config.get("name")
-    wanted = [event for event in events if name is None or event["name"] == name]
+    wanted = [event for event in events if event["name"] == name or (name is None and event["name"] != VISIT)]
     if config.get("last"):
         return wanted[-1] if wanted else None
     return wanted
@@ -57,8 +62,11 @@ async def chromium_bookmarks(context: GetterContext, config: GetterConfig) -> li
     """{}: [title, address] of every bookmark that the browser saved, in its order.
 
     Raises InvalidArtifact for a file that it did not write: its checksum (MD5 over id, title, kind and address of every entry) does not
-    fit.
+    fit, or its group is not that of the browser which the task started.
     """
+    owner = await run_program(context.desktop, ["/usr/bin/stat", "-c", "%g", BOOKMARKS], timeout_s=10.0, user="root")
+    if owner.stdout.strip() != str(PROTECTED_GID):
+        raise InvalidArtifact("the bookmarks were not saved by the browser that the task started")
     file = await read_guest_file(context, BOOKMARKS)
     try:
         held = json.loads(file.text)

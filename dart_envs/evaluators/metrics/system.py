@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
+import re
+import shlex
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -33,7 +36,10 @@ def tree_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
 
 def archive_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
     """{format: zip | tar.gz | tar.xz, files: {name: sha256}}: an archive of that kind with exactly these files; folders do not count."""
-    held = dict(_archive_members(result.content, rules["format"]))
+    members = list(_archive_members(result.content, rules["format"]))
+    held = dict(members)
+    if len(held) != len(members):
+        raise InvalidArtifact("the archive holds a file twice")
     return binary_score(held == dict(rules["files"]))
 
 
@@ -58,6 +64,8 @@ def _archive_members(content: bytes, form: str) -> Iterator[tuple[str, str]]:
 def _zip_files(content: bytes) -> Iterator[tuple[str, int, Any]]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         for info in archive.infolist():
+            if stat.S_ISLNK(info.external_attr >> 16):
+                raise InvalidArtifact(f"the archive has a link, {info.filename!r}")
             if not info.is_dir():
                 with archive.open(info) as opened:
                     yield info.filename, info.file_size, opened
@@ -70,23 +78,60 @@ def _tar_files(content: bytes) -> Iterator[tuple[str, int, Any]]:
             if opened is not None:
                 yield info.name, info.size, opened
             elif not info.isdir():
-                yield info.name, 0, io.BytesIO(info.linkname.encode())
+                raise InvalidArtifact(f"the archive has a link or a device, {info.name!r}")
 
 
 def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: {key: value}}: the lines `key=value` of a settings file say so, the last one of a key counts.
 
-    Lines that begin with # or ; do not.
+    Lines that begin with # or ; do not, nor those with white space before the key or after it.
     """
     held: dict[str, str] = {}
     for line in as_text(result).splitlines():
         key, equals, value = line.partition("=")
-        if equals and not line.lstrip().startswith(("#", ";")):
-            held[key.strip()] = value.strip()
+        if equals and key == key.strip() and not key.startswith(("#", ";")):
+            held[key] = value.strip()
     return binary_score(all(held.get(key) == value for key, value in rules["expected"].items()))
 
 
+_OPENING, _CLOSING = (
+    re.compile(r"^\s*(if|case|for|while|until|function)\b|\{\s*$"),
+    re.compile(r"^\s*(fi|esac|done|\})"),
+)
+
+
+def alias_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+    """{name, command}: [start-up file, the one that it was at first]: the lines that were added define this alias, outside every block.
+
+    Other lines than aliases and comments must not have been added, and none taken away: what they would do only a shell can tell.
+    """
+    text, original = (as_text(one) for one in result)
+    left = original.splitlines()
+    held: dict[str, str] = {}
+    depth = 0
+    for line in text.splitlines():
+        if left and line == left[0]:
+            left.pop(0)
+            depth += bool(_OPENING.search(line)) - bool(_CLOSING.search(line))
+        elif line.strip() and not line.lstrip().startswith("#"):
+            held |= _aliases(line, outside=depth == 0)
+    return binary_score(not left and held.get(rules["name"]) == rules["command"])
+
+
+def _aliases(line: str, *, outside: bool) -> dict[str, str]:
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise InvalidArtifact(f"the line {line[:80]!r} cannot be read: {error}") from error
+    defined = [word.partition("=") for word in words[1:]]
+    plain = re.fullmatch(r"[\w\s'\"=.,:/@%+~-]*", line.partition("#")[0])
+    if not (outside and plain and words[0] == "alias" and all(equals and name for name, equals, _ in defined)):
+        raise InvalidArtifact(f"the line {line[:80]!r} is no alias by itself")
+    return {name: command for name, _, command in defined}
+
+
 METRICS: Mapping[str, Metric] = {
+    "alias_is": alias_is,
     "tree_is": tree_is,
     "archive_is": archive_is,
     "settings_are": settings_are,

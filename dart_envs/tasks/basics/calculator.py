@@ -1,17 +1,18 @@
 """galculator, a calculator.
 
-Role: families about working out a number. Rule: the verdict is the number on its display. The menu is hidden so that
-it fits small screens.
+Role: families about working out a number. Rule: the verdict is the number on the display of the calculator that the task
+started. The menu is hidden so that it fits small screens.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, JsonDict, click, place_window_randomly, step
+from dart_envs.tasks.basics.parts import DONE, JsonDict, click, note_programs, place_window_randomly, step
 from dart_envs.tasks.suite import Family, TaskDraft
 
 TITLE = "galculator"
+PROGRAM = "/usr/bin/galculator"
 CONFIG = "/home/user/.config/galculator/galculator.conf"
 
 
@@ -20,9 +21,11 @@ def open_app(random: Random) -> list[JsonDict]:
     return [
         step("write_file", path=CONFIG, content="show_menu_bar=false\n"),
         step("execute", command=["xdotool", "mousemove", "0", "0"]),
-        step("launch", command=["galculator"]),
+        step("launch", command=["galculator"], protected=True),
         step("wait_window", window_name=TITLE),
         place_window_randomly(random, TITLE),
+        step("wait_element", role="text"),
+        note_programs(),
     ]
 
 
@@ -35,7 +38,7 @@ def display_shows(number: int) -> JsonDict:
     """Evaluator: the display shows this number."""
     return {
         "func": "contains_element",
-        "result": {"type": "a11y_elements", "role": "text"},
+        "result": {"type": "protected_elements", "executable": PROGRAM, "role": "text"},
         "expected": {"type": "rule", "rules": {"text": str(number)}},
     }
 

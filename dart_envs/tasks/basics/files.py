@@ -28,6 +28,8 @@ FOLDER = "/home/user/Work"
 TITLE = "Work"
 PROGRAM = "/usr/bin/thunar"
 SIZE = (560, 300)
+END_FILE_MANAGERS = "pkill -i -x thunar; while pgrep -i -x thunar; do sleep 0.05; done; true"
+"""One that runs already would open the window itself, and would not be the task's own."""
 
 
 def open_app(random: Random, files: Sequence[str] = (), folders: Sequence[str] = ()) -> list[JsonDict]:
@@ -38,7 +40,8 @@ def open_app(random: Random, files: Sequence[str] = (), folders: Sequence[str] =
             "execute", command=["mkdir", "-p", *(f"{FOLDER}/{name}" for name in folders), FOLDER], expect_returncode=0
         ),
         *(step("write_file", path=f"{FOLDER}/{name}", content="") for name in files),
-        step("launch", command=["thunar", FOLDER]),
+        step("execute", command=["/bin/sh", "-c", END_FILE_MANAGERS]),
+        step("launch", command=["thunar", FOLDER], protected=True),
         step("wait_window", window_name=TITLE),
         place_window_randomly(random, TITLE, size=SIZE),
         step("activate_window", window_name=TITLE),

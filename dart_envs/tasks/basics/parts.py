@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from dart_envs.setup.steps import NOTE_PROGRAMS_SCRIPT
+
 JsonDict = dict[str, Any]
 
 SAVE = ("ctrl", "s")
@@ -48,6 +50,11 @@ def wait_until_idle(process: str) -> JsonDict:
 def captured_dialog(name: str, title: str, arguments: Sequence[str]) -> JsonDict:
     """Start a zenity dialog whose answer only root can read."""
     return step("launch_captured", name=name, command=["zenity", *arguments, "--title", title])
+
+
+def note_programs() -> JsonDict:
+    """Step: root notes which programs run at the end of the setup; a verdict about what is shown ends all others."""
+    return step("execute", command=["/bin/sh", "-c", NOTE_PROGRAMS_SCRIPT], user="root", expect_returncode=0)
 
 
 def place_window_randomly(

@@ -1,7 +1,7 @@
 """VLC: what it plays and how, its settings, playlists.
 
-Role: families about a player that is open with titles, paused, and about its files. Rule: the verdict is what the player says of itself,
-or the file. Non-goals: what can be heard.
+Role: families about a player that is open with titles, paused, and about its files. Rule: the verdict is what the player that
+the task started says of itself, or the file. Non-goals: what can be heard.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def open_player(random: Random, titles: list[str]) -> list[JsonDict]:
     window = f"{titles[0]}.wav - {PLAYER}"
     return [
         *create_sounds(random, titles),
-        step("launch", command=["vlc", "--start-paused", *(f"{MUSIC}/{title}.wav" for title in titles)]),
+        step(
+            "launch", command=["vlc", "--start-paused", *(f"{MUSIC}/{title}.wav" for title in titles)], protected=True
+        ),
         step("wait_window", window_name=window, timeout_s=40.0),
         step(
             "execute",
@@ -57,7 +59,7 @@ def player_state_is(*rules: tuple[str, str, Any]) -> JsonDict:
     expected = [{"key": [name], "method": method, "ref": value} for name, method, value in rules]
     return {
         "func": "check_json",
-        "result": {"type": "vlc_state"},
+        "result": {"type": "vlc_state", "protected": True},
         "expected": {"type": "rule", "rules": {"expect": expected}},
     }
 

@@ -119,7 +119,7 @@ def setting_is(channel: str, name: str, value: str) -> JsonDict:
     """Evaluator: a setting of the Xfce session has this value."""
     return {
         "func": "exact_match",
-        "result": {"type": "xfconf", "channel": channel, "property": name},
+        "result": {"type": "xfconf", "channel": channel, "property": name, "protected": True},
         "expected": {"type": "rule", "rules": {"expected": value}},
     }
 

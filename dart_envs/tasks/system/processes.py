@@ -1,6 +1,7 @@
 """Processes: ending one of several.
 
-Role: a family about what runs. Rule: a stopped process still lives; what was not named must go on. Non-goals: priorities.
+Role: a family about what runs. Rule: a stopped process still lives; what was not named must go on: the programs that the task started,
+not others of their names. Non-goals: priorities.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.system.parts import open_terminal, random_names, type_command
 
 COMMAND_SUFFIX = "-worker 86400"
+PATTERN = f"^[a-z]+{COMMAND_SUFFIX}$"
 """How the command line of each of these processes ends."""
 
 
@@ -22,12 +24,15 @@ def end_process(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Four programs run in the background, named ...-worker. End {goal}-worker, and leave the others running.",
         config=[
-            *(step("launch", command=["bash", "-c", f"exec -a {word}-worker sleep 86400"]) for word in words),
+            *(
+                step("launch", command=["bash", "-c", f"exec -a {word}-worker sleep 86400"], protected=True)
+                for word in words
+            ),
             *open_terminal(random, "/home/user"),
         ],
         evaluator={
             "func": "contains_names",
-            "result": {"type": "processes", "matching": f"^[a-z]+{COMMAND_SUFFIX}$", "executable": "/usr/bin/sleep"},
+            "result": {"type": "processes", "matching": PATTERN, "executable": "/usr/bin/sleep", "protected": True},
             "expected": {
                 "type": "rule",
                 "rules": {"exactly": sorted(f"{word}{COMMAND_SUFFIX}" for word in words if word != goal)},

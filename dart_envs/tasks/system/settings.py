@@ -1,14 +1,17 @@
 """Settings of the Xfce session: window manager, file manager, desktop, appearance, default applications.
 
-Role: families about its settings dialogs. Rule: the verdict is what the settings daemon says, so that a settings file written behind
-its back does not count. Non-goals: settings of applications.
+Role: families about its settings dialogs. Rule: the verdict is what the settings daemon that the task started says, so that neither a
+settings file written behind its back nor another program that answers in its name counts. Non-goals: settings of applications.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from random import Random
 
+from dart_envs.evaluators.getters.system import BUS_OWNER_ARGV, XFCONF_NAME
+from dart_envs.setup.steps import AS_PROTECTED, PROTECTED_GID
 from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, click, key, pause, step, type_text
 from dart_envs.tasks.basics.words import sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft
@@ -17,13 +20,32 @@ from dart_envs.tasks.system.parts import HOME, place_window, setting_is
 CHANNELS = f"{HOME}/.config/xfce4/xfconf/xfce-perchannel-xml"
 
 
-def open_dialog(random: Random, program: str, title: str) -> list[JsonDict]:
-    """Steps: a settings dialog, somewhere on the screen."""
+SERVICE_SCRIPT = f"""for attempt in 1 2 3 4 5 6 7 8 9 10; do
+  pkill -x xfconfd
+  {shlex.join(AS_PROTECTED)} env HOME={HOME} USER=user LOGNAME=user setsid /usr/lib/*/xfce4/xfconf/xfconfd </dev/null >/dev/null 2>&1 &
+  sleep 0.3
+  owner=$({shlex.join([*AS_PROTECTED, *BUS_OWNER_ARGV, f"string:{XFCONF_NAME}"])} | tr -dc '0-9 ')
+  set -- $owner
+  grep -q "^Gid:.*{PROTECTED_GID}" "/proc/$2/status" && exit 0
+done
+exit 1
+"""
+"""Root starts the session's settings service again, in the protected group, until it is the one that answers on the session's bus."""
+
+
+def start_settings_service() -> JsonDict:
+    """Step: the settings service runs in the protected group."""
+    command = ["/bin/sh", "-c", SERVICE_SCRIPT]
+    return step("execute", command=command, user="root", expect_returncode=0, timeout_s=60)
+
+
+def open_dialog(random: Random, program: str, title: str, *, by_class: bool = False) -> list[JsonDict]:
+    """Steps: a settings dialog, somewhere on the screen; `by_class` where another window has its title, too."""
     return [
         step("launch", command=[program]),
-        step("wait_window", window_name=title),
-        place_window(random, title),
-        step("activate_window", window_name=title),
+        step("wait_window", window_name=title, by_class=by_class),
+        place_window(random, title, by_class=by_class),
+        step("activate_window", window_name=title, by_class=by_class),
     ]
 
 
@@ -81,6 +103,7 @@ def flip_setting(
     return TaskDraft(
         instruction=f"{word} “{label}” in the {where}. {closing}",
         config=[
+            start_settings_service(),
             *(
                 step("execute", command=_set(channel, f"{above}{other}", state), expect_returncode=0)
                 for other, state in boxes.values()
@@ -129,7 +152,7 @@ def workspaces(random: Random) -> TaskDraft:
     )
     return TaskDraft(
         instruction=asked,
-        config=open_dialog(random, "xfwm4-workspace-settings", title),
+        config=[start_settings_service(), *open_dialog(random, "xfwm4-workspace-settings", title)],
         evaluator=setting_is("xfwm4", "/general/workspace_count", str(count)),
         oracle=entered(count),
         near_miss=entered(count - 1),
@@ -159,11 +182,12 @@ def desktop_icons(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"{word} {said} from the icons of the desktop in the desktop settings, and keep the other default icons.",
         config=[
+            start_settings_service(),
             *(
                 step("execute", command=_set("xfce4-desktop", base + name, True), expect_returncode=0)
                 for name in ICONS.values()
             ),
-            *open_dialog(random, "xfdesktop-settings", "Desktop"),
+            *open_dialog(random, "xfdesktop-settings", "xfdesktop-settings", by_class=True),
         ],
         evaluator=all_of(*verdicts),
         oracle=run_shell(set_off),
@@ -182,7 +206,7 @@ def window_theme(random: Random) -> TaskDraft:
     query = "xfconf-query -c xfwm4 -p /general/"
     return TaskDraft(
         instruction=f"Give the windows' title bars the theme {theme}, with titles aligned to the {side}.",
-        config=open_dialog(random, "xfwm4-settings", "Window Manager"),
+        config=[start_settings_service(), *open_dialog(random, "xfwm4-settings", "Window Manager")],
         evaluator=all_of(
             setting_is("xfwm4", "/general/theme", theme), setting_is("xfwm4", "/general/title_alignment", side)
         ),
@@ -218,7 +242,7 @@ def default_application(random: Random) -> TaskDraft:
         ],
         evaluator={
             "func": "exact_match",
-            "result": {"type": "vm_command_line", "command": ["xdg-mime", "query", "default", kind]},
+            "result": {"type": "default_application", "kind": kind},
             "expected": {"type": "rule", "rules": {"expected": f"{program}.desktop"}},
         },
         oracle=run_shell(f"xdg-mime default {program}.desktop {kind}"),

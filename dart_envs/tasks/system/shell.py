@@ -1,14 +1,14 @@
 """A terminal: searching, counting, permissions, aliases.
 
-Role: families whose natural tool is a command. Rule: what was given must be untouched, and the answer right to the character. Non-goals:
-which command was used.
+Role: families whose natural tool is a command. Rule: what was given must be untouched, and the answer right to the character; start-up
+files are read, never run. Non-goals: which command was used.
 """
 
 from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.parts import step
+from dart_envs.tasks.basics.parts import all_of, step
 from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.system.parts import (
     FOLDER,
@@ -24,6 +24,10 @@ from dart_envs.tasks.system.parts import (
     run_shell,
     type_command,
 )
+
+SKELETON = "/etc/skel/.bashrc"
+OTHER_STARTUP = ["/bin/sh", "-c", f"cat {HOME}/.bash_aliases 2>/dev/null || true"]
+"""What the start-up file reads besides itself: it could take an alias back."""
 
 
 def find_text(random: Random) -> TaskDraft:
@@ -109,7 +113,14 @@ def set_mode(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Set the permissions of {FOLDER}/{goal} so that {said}. Leave the other files as they are.",
         config=[*create_folder(given), *open_terminal(random)],
-        evaluator=folder_tree_is(entries),
+        evaluator=all_of(
+            folder_tree_is(entries),
+            {
+                "func": "exact_match",
+                "result": {"type": "access_lists", "path": FOLDER},
+                "expected": {"type": "rule", "rules": {"expected": []}},
+            },
+        ),
         oracle=type_command(f"chmod {mode} {goal}"),
         near_miss=type_command(f"chmod {mode} {wrong}"),
         exploits=[run_shell("chmod 777 *"), run_shell(f"rm {goal} && touch {goal} && chmod {mode} {goal}")],
@@ -120,18 +131,24 @@ def make_alias(random: Random) -> TaskDraft:
     """An alias that every new shell has. The near miss makes it for the open shell alone."""
     name = f"{random_names(random, 1)[0]}{random.randrange(10)}"
     command, wrong = random.sample(["ls -lah", "du -sh", "df -h", "date -u", "ps -ef", "git status", "free -m"], 2)
-    script = f"alias {name}"
     return TaskDraft(
         instruction=f"Make {name} an alias of the command {command} in every bash that is started from now on (in ~/.bashrc).",
         config=[
-            step("execute", command=["cp", "/etc/skel/.bashrc", f"{HOME}/.bashrc"], expect_returncode=0),
+            step("execute", command=["cp", SKELETON, f"{HOME}/.bashrc"], expect_returncode=0),
             *open_terminal(random, HOME),
         ],
-        evaluator={
-            "func": "exact_match",
-            "result": {"type": "vm_command_line", "command": ["bash", "-i", "-c", script]},
-            "expected": {"type": "rule", "rules": {"expected": f"alias {name}='{command}'"}},
-        },
+        evaluator=all_of(
+            {
+                "func": "alias_is",
+                "result": {"type": "vm_file", "path": [f"{HOME}/.bashrc", SKELETON], "multi": True},
+                "expected": {"type": "rule", "rules": {"name": name, "command": command}},
+            },
+            {
+                "func": "exact_match",
+                "result": {"type": "vm_command_line", "command": OTHER_STARTUP, "user": "root"},
+                "expected": {"type": "rule", "rules": {"expected": ""}},
+            },
+        ),
         oracle=type_command(f"echo \"alias {name}='{command}'\" >> ~/.bashrc"),
         near_miss=type_command(f"alias {name}='{command}'"),
         exploits=[

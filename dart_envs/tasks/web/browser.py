@@ -1,6 +1,7 @@
 """The browser itself: families about downloads and bookmarks.
 
-Role: what the browser did is the verdict: the server saw the browser fetch the file, or the browser's own bookmarks hold the page.
+Role: what the browser did is the verdict: the server saw the browser fetch the file or the page, and the browser's own bookmarks
+hold the page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, file_content_is
 from dart_envs.tasks.basics.words import sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.web.pages import page
-from dart_envs.tasks.web.parts import BASE_URL, click, events_logged, serve_site
+from dart_envs.tasks.web.parts import BASE_URL, LOG, click, events_logged, serve_site
 
 DOWNLOADS = "/home/user/Downloads"
 BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
@@ -70,11 +71,18 @@ def web_bookmark(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Open the page {goal}, and bookmark it under the name '{name}'.",
         config=serve_site("Contents", pages),
-        evaluator={
-            "func": "exact_match",
-            "result": {"type": "chromium_bookmarks"},
-            "expected": {"type": "rule", "rules": {"expected": [[name, f"{BASE_URL}{path}"]]}},
-        },
+        evaluator=all_of(
+            {
+                "func": "is_in_list",
+                "result": {"type": "web_log", "path": LOG, "name": "visit"},
+                "expected": {"type": "rule", "rules": {"expected": {"name": "visit", "data": path}}},
+            },
+            {
+                "func": "exact_match",
+                "result": {"type": "chromium_bookmarks"},
+                "expected": {"type": "rule", "rules": {"expected": [[name, f"{BASE_URL}{path}"]]}},
+            },
+        ),
         oracle=[click("link", goal), pause(1.0), *mark],
         near_miss=mark,
         exploits=[

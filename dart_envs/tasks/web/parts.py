@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dart_envs.setup.steps import PROTECTED_GID
 from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, step, type_text
 
 PORT = 8080
@@ -21,13 +22,26 @@ START_TIMEOUT_S = 90.0
 
 SERVER = Path(__file__).with_name("server.py")
 
+POLICIES = {
+    "DeveloperToolsAvailability": 2,
+    "URLBlocklist": ["javascript:*", "file://*", "data:*", "view-source:*", "chrome-extension://*", "devtools://*"],
+    "ExtensionInstallBlocklist": ["*"],
+    "BlockExternalExtensions": True,
+    "RemoteDebuggingAllowed": False,
+}
+"""Root's rules for the browser: no scripts or pages of the user's own, no developer tools, no extensions."""
+POLICY_FILE = "/etc/chromium/policies/managed/site.json"
+
 INSTALL = f"""set -e
 umask 077
 rm -rf {SITE_FOLDER} && mkdir -p {SITE_FOLDER}
 cp {UPLOAD_FOLDER}/server.py {UPLOAD_FOLDER}/site.json {SITE_FOLDER}/
+mkdir -p {Path(POLICY_FILE).parent!s}
+cp {UPLOAD_FOLDER}/policies.json {POLICY_FILE}
+chmod 755 {Path(POLICY_FILE).parent!s} && chmod 644 {POLICY_FILE}
 rm -rf {UPLOAD_FOLDER}
 cd {SITE_FOLDER}
-setsid python3 server.py site.json {LOG} {PORT} </dev/null >/dev/null 2>&1 &
+setsid /usr/bin/python3 server.py site.json {LOG} {PORT} {PROTECTED_GID} </dev/null >/dev/null 2>&1 &
 """
 """Root takes the server and its pages over, and starts it where nobody else can read."""
 
@@ -38,9 +52,10 @@ def serve_site(title: str, pages: Mapping[str, str], files: Mapping[str, str] | 
     return [
         step("write_file", path=f"{UPLOAD_FOLDER}/server.py", content=SERVER.read_text(encoding="utf-8")),
         step("write_file", path=f"{UPLOAD_FOLDER}/site.json", content=site),
+        step("write_file", path=f"{UPLOAD_FOLDER}/policies.json", content=json.dumps(POLICIES)),
         step("execute", command=["/bin/sh", "-c", INSTALL], user="root", expect_returncode=0, timeout_s=30),
         step("execute", command=["curl", "-sf", "-o", "/dev/null", BASE_URL], until={"returncode": 0}, timeout_s=30),
-        step("launch", command=["google-chrome", f"{BASE_URL}/"]),
+        step("launch", command=["google-chrome", f"{BASE_URL}/"], protected=True),
         step("wait_window", window_name=f"{title} - Chromium", timeout_s=START_TIMEOUT_S),
         step("activate_window", window_name=f"{title} - Chromium"),
         step("wait_element", role="heading", name=title, timeout_s=START_TIMEOUT_S),
@@ -48,7 +63,7 @@ def serve_site(title: str, pages: Mapping[str, str], files: Mapping[str, str] | 
 
 
 def events_logged(*events: tuple[str, Any], name: str | None = None) -> JsonDict:
-    """Evaluator: exactly these things were done, in this order. name: only look at events of this name."""
+    """Evaluator: exactly these things were done, in this order; visits of pages do not count. name: only look at events of this name."""
     rules = {"expected": [{"name": event, "data": data} for event, data in events]}
     return {
         "func": "exact_match",

@@ -1,10 +1,11 @@
 """The web of the suite `web`: one small server inside the desktop, run there by root with Debian's own Python.
 
 Role: serve the pages of one task, and log what is done on them. Rule: this file and its log belong to root; only what comes from the
-desktop's browser is logged: the program at the other end of the connection must be Chromium with a window, and a submission must carry
-the token that only such a browser is given, and the browser's word that a person's input caused it. Non-goals: knowing what is right.
+desktop's browser is logged: the program at the other end of the connection must be the Chromium that the task started, in a group that
+no other program of the user has, and a submission must carry the token that only this browser is given, and the browser's word that a
+person's input caused it. Non-goals: knowing what is right.
 
-    python3 server.py SITE.json LOG.jsonl PORT
+    python3 server.py SITE.json LOG.jsonl PORT GID
 
 SITE.json: {"pages": {path: HTML}, "files": {path: text}}. A line of the log is {"name", "data"}.
 """
@@ -57,9 +58,19 @@ def executable_path(process: Path) -> str:
         return ""
 
 
-def is_browser(process: Path) -> bool:
-    """Whether a process is the browser's or one that the browser started, on a screen and driven by nobody else."""
-    if executable_path(process) != BROWSER:
+def in_group(process: Path, gid: int) -> bool:
+    """Whether a process has this primary group, real, effective and saved."""
+    try:
+        status = (process / "status").read_text()
+    except OSError:
+        return False
+    found = re.search(r"^Gid:\s+(.*)$", status, re.MULTILINE)
+    return found is not None and set(found[1].split()) == {str(gid)}
+
+
+def is_browser(process: Path, gid: int) -> bool:
+    """Whether a process is of the browser that the task started in group `gid`, on a screen and driven by nobody else."""
+    if executable_path(process) != BROWSER or not in_group(process, gid):
         return False
     while executable_path(process) == BROWSER:
         try:
@@ -72,32 +83,32 @@ def is_browser(process: Path) -> bool:
     return True
 
 
-def browser_has_socket(inode: str) -> bool:
+def browser_has_socket(inode: str, gid: int) -> bool:
     """Whether the browser has the socket of this inode open."""
     socket = f"socket:[{inode}]"
     processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    return any(is_browser(process) for process in processes if has_open_socket(process, socket))
+    return any(is_browser(process, gid) for process in processes if has_open_socket(process, socket))
 
 
-def check_as_user(question: Callable[[str], bool], argument: str) -> bool:
-    """Answer a question in a process of the desktop's user: root here has no right to look into the user's processes."""
+def check_as_user(question: Callable[[str, int], bool], argument: str, gid: int) -> bool:
+    """Answer a question in a process of the desktop's user and of the browser's group: root has no right to look into its processes."""
     child = os.fork()
     if child == 0:
         try:
             user = pwd.getpwnam(USER)
             os.setgroups([])
-            os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+            os.setresgid(gid, gid, gid)
             os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
-            os._exit(0 if question(argument) else 1)
+            os._exit(0 if question(argument, gid) else 1)
         finally:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def from_browser(port: int, server_port: int) -> bool:
+def from_browser(port: int, server_port: int, gid: int) -> bool:
     """Whether the other end of a connection is the desktop's browser."""
     inode = peer_socket_inode(port, server_port)
-    return inode is not None and check_as_user(browser_has_socket, inode)
+    return inode is not None and check_as_user(browser_has_socket, inode, gid)
 
 
 class Site:
@@ -119,12 +130,18 @@ class Handler(BaseHTTPRequestHandler):
     """One connection, one request."""
 
     site: Site
+    gid: int
+
+    def _from_browser(self) -> bool:
+        return from_browser(self.client_address[1], self.server.server_port, self.gid)  # type: ignore[attr-defined]
 
     def do_GET(self) -> None:
         """A page with the token in it, or a file to be kept."""
         path = unquote(urlsplit(self.path).path)
-        seen = from_browser(self.client_address[1], self.server.server_port)  # type: ignore[attr-defined]
+        seen = self._from_browser()
         if path in self.site.pages:
+            if seen:
+                self.site.append_event("visit", path)
             token = self.site.token if seen else ""
             self.answer(200, self.site.pages[path].replace("__TOKEN__", token), "text/html; charset=utf-8")
         elif path in self.site.files:
@@ -145,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             name, data, token, trusted = said["name"], said["data"], said["token"], said["trusted"]
         except (ValueError, KeyError, TypeError):
             return self.answer(400, "Not understood.", "text/plain")
-        seen = from_browser(self.client_address[1], self.server.server_port)  # type: ignore[attr-defined]
+        seen = self._from_browser()
         if not (seen and trusted is True and secrets.compare_digest(str(token), self.site.token)):
             return self.answer(403, "Use the page.", "text/plain")
         self.site.append_event(str(name), data)
@@ -169,7 +186,8 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Serve for ever, on loopback only."""
-    site, log, port = sys.argv[1:]
+    site, log, port, gid = sys.argv[1:]
+    Handler.gid = int(gid)
     Handler.site = Site(json.loads(Path(site).read_text(encoding="utf-8")), Path(log))
     Path(log).touch(mode=0o600)
     ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()

@@ -89,7 +89,9 @@ async def test_the_trash_is_read_from_outside() -> None:
     desktop = path_seen(f"{trash}/info", EvidenceAnswer(entries=[facts("file", "a b.trashinfo"), facts("file", "odd")]))
     assert desktop.seen_from_outside is not None
     desktop.seen_from_outside[f"{trash}/files"] = EvidenceAnswer(entries=[facts("file", "a b", sha256=digest)])
-    desktop.state.files[f"{trash}/info/a b.trashinfo"] = b"[Trash Info]\nPath=/home/user/a%20b\nDeletionDate=x\n"
+    desktop.state.files[f"{trash}/info/a b.trashinfo"] = (
+        b"[Trash Info]\nPath=/home/user/a%20b\nDeletionDate=2026-01-01T00:00:00\n"
+    )
     assert await get(desktop, "trash") == {"/home/user/a b": {"kind": "file", "mode": "640", "sha256": digest}}
     assert await get(path_seen(f"{trash}/info", EvidenceAnswer(error="not_found")), "trash") == {}
 

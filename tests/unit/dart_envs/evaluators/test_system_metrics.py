@@ -107,7 +107,7 @@ def test_trees(rules: dict[str, Any], score: float) -> None:
 
 
 def test_settings_files() -> None:
-    text = "[core]\nvolume=3\n#loop=1\n random = 0 \nvolume=5\n"
+    text = "[core]\nvolume=3\n#loop=1\nrandom=0 \n loop=1\nloop =1\nvolume=5\n"
 
     def says(**expected: str) -> float:
         return METRICS["settings_are"](GuestFile("/rc", text.encode()), {"expected": expected}, {})
@@ -144,10 +144,11 @@ async def test_a_tree_is_read_with_kinds_modes_targets_and_sums() -> None:
 
 async def test_processes_that_are_dead_do_not_count_and_stopped_ones_do() -> None:
     desktop = FakeWindowDesktop()
-    listing = "S    kite-worker 5\nT    drum-worker 5\nZ    wolf-worker 5\nR    ps -e kite-worker\n"
+    listing = "1 S 1000 kite-worker 5\n2 T 61018 drum-worker 5\n3 Z 61018 wolf-worker 5\n4 R 1000 ps -e kite-worker\n"
     desktop.programs["ps"] = lambda _desktop, _args, _stdin: reply(listing)
     config = {"type": "processes", "matching": "^[a-z]+-worker 5$"}
     assert await GETTERS["processes"](context(desktop), config) == ["drum-worker 5", "kite-worker 5"]
+    assert await GETTERS["processes"](context(desktop), config | {"protected": True}) == ["drum-worker 5"]
     with pytest.raises(EvaluatorError, match="matching"):
         await GETTERS["processes"](context(desktop), {"type": "processes"})
 

@@ -11,16 +11,20 @@ from typing import Any
 import httpx
 import pytest
 
+from dart_envs.setup.steps import PROTECTED_GID
 from dart_envs.tasks.web import server
 from dart_envs.tasks.web.pages import button, page
 
 PAGES = {"pages": {"/": page("Shop", button("Buy", "send(event, 'buy', 1)"))}, "files": {"/files/a.csv": "1,2\n"}}
 
 
+GID = PROTECTED_GID
+
+
 class RunningServer:
     def __init__(self, folder: Path) -> None:
         self.log = folder / "log.jsonl"
-        handler = type("Bound", (server.Handler,), {"site": server.Site(PAGES, self.log)})
+        handler = type("Bound", (server.Handler,), {"site": server.Site(PAGES, self.log), "gid": GID})
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.http.server_port}", verify=False)
 
@@ -61,13 +65,17 @@ def test_what_another_program_does_is_not_logged(served: RunningServer) -> None:
 def test_the_browser_needs_its_token_and_a_persons_input(
     served: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "from_browser", lambda port, server_port: True)
+    monkeypatch.setattr(server, "from_browser", lambda port, server_port, gid: True)
     assert len(served.token()) == 32
     assert [served.post(token="0" * 32), served.post(trusted=False), served.post(trusted="yes")] == [403] * 3
-    assert served.events == []
+    visits = served.events
+    assert visits == [{"name": "visit", "data": "/"}] * 4
     assert served.post() == 200
     served.client.get("/files/a.csv")
-    assert served.events == [{"name": "buy", "data": 1}, {"name": "download", "data": "/files/a.csv"}]
+    assert served.events[len(visits) + 1 :] == [
+        {"name": "buy", "data": 1},
+        {"name": "download", "data": "/files/a.csv"},
+    ]
 
 
 @pytest.mark.parametrize(("content", "status"), [(b"", 413), (b"{", 400), (b"[]", 400), (b'{"name": "buy"}', 400)])
@@ -77,24 +85,27 @@ def test_what_is_not_understood(served: RunningServer, content: bytes, status: i
     assert served.events == []
 
 
-def process(folder: Path, pid: int, exe: str, parent: int, *arguments: str) -> Path:
+def process(folder: Path, pid: int, exe: str, parent: int, *arguments: str, gid: int = GID) -> Path:
     place = folder / str(pid)
     (place / "fd").mkdir(parents=True)
     (place / "exe").symlink_to(exe)
     (place / "cmdline").write_text("\0".join([exe, *arguments]))
+    (place / "status").write_text(f"Name:\ta\nUid:\t1000\t1000\t1000\t1000\nGid:\t{gid}\t{gid}\t{gid}\t{gid}\n")
     (place / "stat").write_text(f"{pid} (a (odd) name) S {parent} 1 1")
     return place
 
 
-def test_a_browser_is_one_with_a_window_whoever_started_it(tmp_path: Path) -> None:
+def test_a_browser_is_one_with_a_window_that_the_task_started(tmp_path: Path) -> None:
     shell = process(tmp_path, 1, "/bin/sh", 0)
     process(tmp_path, 2, server.BROWSER, 1, "--load-extension=", "http://localhost")
     process(tmp_path, 4, server.BROWSER, 1, "--headless", "http://localhost")
     process(tmp_path, 6, server.BROWSER, 1, "--load-extension=/tmp/mine")
+    process(tmp_path, 8, server.BROWSER, 1, "http://localhost", gid=1000)
     children = [process(tmp_path, parent + 1, server.BROWSER, parent, "--type=utility") for parent in (2, 4, 6)]
-    assert [server.is_browser(child) for child in children] == [True, False, False]
-    assert not server.is_browser(shell)
-    assert not server.is_browser(tmp_path / "9")
+    assert [server.is_browser(child, GID) for child in children] == [True, False, False]
+    assert not server.is_browser(shell, GID)
+    assert not server.is_browser(tmp_path / "8", GID), "a browser that the task did not start"
+    assert not server.is_browser(tmp_path / "9", GID)
     (children[0] / "fd" / "7").symlink_to("socket:[42]")
     assert server.has_open_socket(children[0], "socket:[42]")
     assert not server.has_open_socket(children[0], "socket:[4]")
