@@ -10,7 +10,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
 	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
+	@echo "make test-attacks  every way of the attack book to fake success against every family of the bundled suites: half an hour"
 	@echo "make test-ecosystem  every wrapper of Gymnasium and the examples of docs/examples (RLlib, TRL, ...) on live desktops; installs those libraries in .ecosystem"
 	@echo "make quickstart    runs README's quickstart as it is written, in a copy of this checkout"
 	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
@@ -92,6 +93,9 @@ test-ecosystem: ecosystem
 
 quickstart:
 	@$(PY) .ci/quickstart.py
+
+test-attacks:
+	@$(VENV)/bin/pytest tests/adversarial/test_attack_book.py $(RERUNS) $(ARGS)
 
 test-wheel:
 	@$(VENV)/bin/pytest tests/wheel $(RERUNS) $(ARGS)

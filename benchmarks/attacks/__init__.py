@@ -1,0 +1,1 @@
+"""The attack book, replayed against the bundled suites."""
