@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,7 +44,7 @@ from dart_envs.errors import (
 )
 from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES
+from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES, malformed_answer_error
 from dart_envs.types import (
     Action,
     ActionType,
@@ -59,6 +58,7 @@ from dart_envs.types import (
     TaskLike,
 )
 from dart_server.wire import Clock, DesktopShape, FaultOwner, SettleSpec
+from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
+TREE_LIMIT = JsonLimit(32 * 1024**2, depth=2, values=16)
+"""OSWorld's tree: XML in one text."""
 LEASE_NOTICE_S = 5.0
 """Seconds without a free desktop after which `reset` says that it waits."""
 CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
@@ -499,8 +501,12 @@ async def _a11y_xml(lease: LeaseLike) -> str:
     """Return the accessibility tree in OSWorld's XML form; raise `GuestError` for an answer without one."""
     reply = await lease.guest("GET", "/accessibility")
     try:
-        return str(json.loads(reply.content)["AT"])
-    except (ValueError, KeyError, TypeError) as error:
+        return str(parse_object(reply.content, TREE_LIMIT)["AT"])
+    except MalformedAnswer as error:
+        if reply.status == 200:
+            raise malformed_answer_error(error) from error
+        raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
+    except KeyError as error:
         raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
 
 

@@ -34,11 +34,13 @@ class GuestResponse:
         status: HTTP status.
         content: Body of the answer.
         content_type: Media type of the body; empty where there is none.
+        from_guest: Whether the farm says that the desktop wrote it, also where it looks like an error of the farm.
     """
 
     status: int
     content: bytes
     content_type: str
+    from_guest: bool = False
 
 
 class ForkLike(Protocol):

@@ -9,9 +9,7 @@ picture. The module does not reopen channels and does not assign faults (`lease`
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
-import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -28,17 +26,18 @@ from dart_server.wire import (
     ErrorBody,
     ErrorCode,
     FrameHeader,
+    FrameSpec,
     InputEvent,
     SettleSpec,
     StepRequest,
     TextEvent,
     WaitEvent,
 )
+from dart_server.wire.guest_answers import MalformedAnswer, check_frame, check_picture, split_frame
 from dart_server.wire.messages import Connect, HandshakeRefused, MessageSocket, SocketClosed
 
 STEP_GRACE_S = 20.0
 TYPING_S_PER_CHARACTER = 0.05
-HEADER_PREFIX_NBYTES = 4
 
 
 class ChannelClosedError(DartEnvError):
@@ -52,30 +51,6 @@ class ChannelClosedError(DartEnvError):
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
-
-
-def split_frame(message: bytes | bytearray) -> tuple[dict[str, Any], memoryview]:
-    """Split one binary message into its header and payload.
-
-    Args:
-        message: Four bytes of the header's length (big-endian), the header as JSON, and the payload.
-
-    Returns:
-        The header, and the payload as a view of the message.
-
-    Raises:
-        ValueError: If the message is not a frame.
-    """
-    end = HEADER_PREFIX_NBYTES + int.from_bytes(message[:HEADER_PREFIX_NBYTES], "big")
-    if len(message) < end or end == HEADER_PREFIX_NBYTES:
-        raise ValueError("the frame is shorter than its header says")
-    header = json.loads(message[HEADER_PREFIX_NBYTES:end])
-    if not isinstance(header, dict):
-        raise ValueError("the frame's header is not an object")
-    payload = memoryview(message)[end:]
-    if len(payload) != header.get("nbytes", 0):
-        raise ValueError("the frame's payload is not as long as its header says")
-    return header, payload
 
 
 async def open_message_socket(transport: Transport, path: str, headers: Mapping[str, str]) -> MessageSocket:
@@ -178,7 +153,7 @@ class LeaseChannel:
                 self._deliver(*split_frame(await self._socket.receive()))
         except SocketClosed as closed:
             reason = f"The channel to the desktop closed ({closed})."
-        except (ValueError, UnicodeDecodeError) as error:
+        except MalformedAnswer as error:
             reason = f"The channel to the desktop carried something that is not a frame: {error}."
         finally:
             self._fail(reason)
@@ -192,7 +167,7 @@ class LeaseChannel:
         if header.get("draft"):
             self._early_images[seq] = payload
         elif header.get("early"):
-            answer.set_result((header, self._early_images.pop(seq, payload)))
+            answer.set_result(({**header, "early": False}, self._early_images.pop(seq, payload)))
         else:
             answer.set_result((header, payload))
 
@@ -208,8 +183,7 @@ class LeaseChannel:
             self._fail("The channel was closed by this client.")
         await self._socket.aclose()
         self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
+        await asyncio.gather(self._reader, return_exceptions=True)
 
 
 def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float:
@@ -231,31 +205,49 @@ def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float
     return seconds
 
 
-def decode_image(header: FrameHeader, payload: bytes | memoryview) -> RgbImage:
-    """Decode the pixels of a frame.
+def decode_frame(
+    header: dict[str, Any], payload: memoryview, spec: FrameSpec, screen: tuple[int, int], seq: int
+) -> tuple[FrameHeader, RgbImage]:
+    """Decode a frame, which is what was asked for or is refused.
 
     Args:
         header: The frame's header.
-        payload: The frame's payload. A raw frame takes over its memory when that is writable.
+        payload: The frame's picture. A raw frame takes over its memory when that is writable.
+        spec: What was asked for.
+        screen: (width, height) of the screen in pixels.
+        seq: Number of the step.
 
     Returns:
-        uint8 `[H, W, 3]`, writable and not shared; `[0, 0, 3]` where no image was asked for.
+        The header, and uint8 `[H, W, 3]`, writable and not shared; `[0, 0, 3]` where no image was asked for.
 
     Raises:
-        FarmError: With code `bad_frame`, if a raw frame has the wrong length.
+        MalformedAnswer: If size, encoding or number are others, or the picture cannot be decoded.
     """
-    if header.encoding == "none":
-        return np.zeros((0, 0, 3), dtype=np.uint8)
-    if header.encoding == "raw":
-        expected = header.height * header.width * 3
-        if len(payload) != expected:
-            raise FarmError(f"A raw frame has {len(payload)} bytes where {expected} were announced.", code="bad_frame")
-        pixels = np.frombuffer(payload, dtype=np.uint8).reshape(header.height, header.width, 3)
-        return pixels if pixels.flags.writeable else pixels.copy()
+    check_frame(header, payload, spec=spec, screen=screen, seq=seq)
+    try:
+        parsed = FrameHeader.model_validate(header)
+    except ValidationError as error:
+        raise MalformedAnswer("the frame's header is not what the protocol says") from error
+    width, height = screen
+    if spec.encoding == "none":
+        return parsed, np.zeros((0, 0, 3), dtype=np.uint8)
+    if spec.encoding == "raw":
+        pixels = np.frombuffer(payload, dtype=np.uint8).reshape(height, width, 3)
+        return parsed, pixels if pixels.flags.writeable else pixels.copy()
+    return parsed, _decode_picture(bytes(payload), spec.encoding, screen)
+
+
+def _decode_picture(file: bytes, encoding: str, screen: tuple[int, int]) -> RgbImage:
     from PIL import Image
 
-    with Image.open(io.BytesIO(payload)) as picture:
-        return np.array(picture.convert("RGB"), dtype=np.uint8)
+    check_picture(file, encoding, screen)
+    try:
+        with Image.open(io.BytesIO(file), formats=(encoding.upper(),)) as picture:
+            if picture.size != screen:
+                raise MalformedAnswer("a picture of two sizes")
+            return np.array(picture.convert("RGB"), dtype=np.uint8)
+    except Exception as error:
+        raise MalformedAnswer(f"a {encoding} picture that cannot be decoded: {error}") from error
 
 
 def envelope_code(content: bytes) -> ErrorCode | None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,7 +18,7 @@ from dart_envs.errors import FarmError, GuestError
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.channel import envelope_code
 from dart_envs.farm.lease_base import LeaseBase
-from dart_envs.farm.transport import REPLY_GRACE_S
+from dart_envs.farm.transport import REPLY_GRACE_S, malformed_answer_error
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Evidence
 from dart_server.wire import (
@@ -31,11 +31,16 @@ from dart_server.wire import (
     ExecReply,
     ExecRequest,
 )
+from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
 A11Y_TIMEOUT_S = 30.0
 EVIDENCE_TIMEOUT_S = 60.0
 _ELEMENTS = TypeAdapter(list[A11yElement])
+_PROGRAM, _CLOCK = TypeAdapter(ExecReply), TypeAdapter(ClockView)
 _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
+WINDOWS_LIMIT = JsonLimit(1024**2, depth=6, values=50_000)
+TERMINAL_LIMIT = JsonLimit(8 * 1024**2, depth=2, values=64)
+T = TypeVar("T")
 
 
 class GuestCalls(LeaseBase):
@@ -43,7 +48,7 @@ class GuestCalls(LeaseBase):
 
     async def a11y(self) -> list[A11yElement]:
         """Return the showing elements of the accessibility tree."""
-        return _ELEMENTS.validate_json(await self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
+        return _validated(_ELEMENTS, await self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
 
     async def terminal(self) -> str:
         """Return the text of the focused terminal window, empty without one."""
@@ -51,9 +56,9 @@ class GuestCalls(LeaseBase):
         if reply.status != 200:
             return ""
         try:
-            output = TypeAdapter(dict[str, Any]).validate_json(reply.content).get("output")
-        except ValidationError:
-            return ""
+            output = parse_object(reply.content, TERMINAL_LIMIT).get("output")
+        except MalformedAnswer as error:
+            raise malformed_answer_error(error) from error
         return output if isinstance(output, str) else ""
 
     # Programs and files.
@@ -90,7 +95,7 @@ class GuestCalls(LeaseBase):
             detach=detach,
         )
         content = await self.call("POST", "/execute", body=request, timeout_s=timeout_s + REPLY_GRACE_S)
-        return ExecReply.model_validate_json(content)
+        return _validated(_PROGRAM, content)
 
     async def read_file(self, path: str) -> bytes | None:
         """Read a file inside the desktop.
@@ -167,7 +172,9 @@ class GuestCalls(LeaseBase):
         """Return the whole title of the window that is meant, or None; OSWorld's own route does not report it."""
         reply = await self.guest("GET", "/v1/windows")
         try:
-            windows = _WINDOWS.validate_json(reply.content)["windows"]
+            windows = _WINDOWS.validate_python(parse_object(reply.content, WINDOWS_LIMIT))["windows"]
+        except MalformedAnswer as error:
+            raise malformed_answer_error(error) from error
         except (ValidationError, KeyError) as error:
             raise await self.attribute_fault(GuestError(f"The list of windows cannot be read: {error}")) from error
         titles = [str(window.get("title", "")) for window in windows]
@@ -202,7 +209,7 @@ class GuestCalls(LeaseBase):
         reply = await self.request(
             method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
         )
-        if reply.status >= 400 and envelope_code(reply.content) is not None:
+        if reply.status >= 400 and not reply.from_guest and envelope_code(reply.content) is not None:
             await self.content_or_raise(reply, f"{method} {path}")
         return reply
 
@@ -225,7 +232,7 @@ class GuestCalls(LeaseBase):
 
     async def clock(self) -> ClockView:
         """Return the time of day in the desktop."""
-        return ClockView.model_validate_json(await self.call("GET", "/clock"))
+        return _validated(_CLOCK, await self.call("GET", "/clock"))
 
     async def set_clock(self, time: datetime | None) -> ClockView:
         """Set the desktop's time of day; see `ClockRequest`.
@@ -236,4 +243,12 @@ class GuestCalls(LeaseBase):
         Returns:
             The clock after the change.
         """
-        return ClockView.model_validate_json(await self.call("PUT", "/clock", body=ClockRequest(time=time)))
+        return _validated(_CLOCK, await self.call("PUT", "/clock", body=ClockRequest(time=time)))
+
+
+def _validated(adapter: TypeAdapter[T], content: bytes) -> T:
+    """Return the farm's own answer, which it has checked already."""
+    try:
+        return adapter.validate_json(content)
+    except ValidationError as error:
+        raise FarmError(f"The farm's answer is not what the protocol says: {error}", code="bad_answer") from error

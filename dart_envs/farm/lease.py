@@ -14,20 +14,17 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import ValidationError
-
 from dart_envs.errors import DartEnvError, FarmError, SnapshotBrokenError
-from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_image, step_timeout_s
+from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_frame, step_timeout_s
 from dart_envs.farm.guest_calls import GuestCalls
 from dart_envs.farm.routes import EVENTS, event_params
-from dart_envs.farm.transport import REPLY_GRACE_S, Transport
+from dart_envs.farm.transport import REPLY_GRACE_S, Transport, malformed_answer_error
 from dart_envs.types import Frame
 from dart_server.wire import (
     Clock,
     DesktopShape,
     ErrorCode,
     Event,
-    FrameHeader,
     FrameSpec,
     InputEvent,
     LeaseGrant,
@@ -42,6 +39,7 @@ from dart_server.wire import (
     SnapshotView,
     StepRequest,
 )
+from dart_server.wire.guest_answers import MalformedAnswer
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +144,7 @@ class AsyncLease(GuestCalls):
 
         Raises:
             GuestError: If the guest agent refused the events; the desktop lives.
-            DesktopFailedError: If the desktop died.
+            DesktopFailedError: If the desktop died, or sent a frame that is not what was asked for.
             LeaseLostError: If the lease is gone.
             FarmError: With code `timeout`, `channel_lost` or `unreachable`; the events may have been performed or not.
         """
@@ -167,10 +165,10 @@ class AsyncLease(GuestCalls):
             if "error" in header:
                 raise await self.attribute_fault(channel_error(header))
             try:
-                parsed = FrameHeader.model_validate(header)
-            except ValidationError as error:
-                raise FarmError(f"The frame's header cannot be read: {error}", code="bad_frame") from error
-            return Frame(decode_image(parsed, payload), parsed)
+                parsed, image = decode_frame(header, payload, request.frame, self.resolution, request.seq)
+            except MalformedAnswer as error:
+                raise malformed_answer_error(error) from error
+            return Frame(image, parsed)
         raise AssertionError("unreachable")
 
     # What the farm reports about it.

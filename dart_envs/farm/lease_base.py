@@ -28,6 +28,7 @@ from dart_envs.farm.channel import LeaseChannel, open_message_socket
 from dart_envs.farm.transport import REPLY_GRACE_S, Address, Transport, desktop_failed_error, error_from_response
 from dart_server.wire import (
     FENCING_TOKEN_HEADER,
+    FROM_GUEST_HEADER,
     LEASE_TOKEN_HEADER,
     Clock,
     DesktopHealthView,
@@ -195,14 +196,17 @@ class LeaseBase:
     async def _release(self) -> None:
         was_lost, self._lost = self._lost, self._lost or LeaseLostError(f"Lease {self.lease_id} was released.")
         self._heartbeat.cancel()
-        await self.close_channel()
-        if was_lost is None:
-            try:
-                await self.transport.call(
-                    "DELETE", self.path, headers=self.guest_headers(), timeout_s=RELEASE_TIMEOUT_S
-                )
-            except DartEnvError as error:
-                log.warning("Lease %s could not be released and will expire by itself: %s", self.lease_id, error)
+        try:
+            await self.close_channel()
+        finally:
+            if was_lost is None:
+                await self._give_back()
+
+    async def _give_back(self) -> None:
+        try:
+            await self.transport.call("DELETE", self.path, headers=self.guest_headers(), timeout_s=RELEASE_TIMEOUT_S)
+        except DartEnvError as error:
+            log.warning("Lease %s could not be released and will expire by itself: %s", self.lease_id, error)
 
     # For the calls.
 
@@ -335,7 +339,10 @@ class LeaseBase:
             )
         except FarmError as error:
             raise await self.attribute_fault(error) from error
-        return GuestResponse(response.status_code, response.content, response.headers.get("content-type", ""))
+        headers = response.headers
+        return GuestResponse(
+            response.status_code, response.content, headers.get("content-type", ""), FROM_GUEST_HEADER in headers
+        )
 
     async def call(
         self,

@@ -33,6 +33,7 @@ from dart_envs.errors import (
     append_hint,
 )
 from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, paths
+from dart_server.wire.guest_answers import MalformedAnswer
 
 CONNECT_TIMEOUT_S = 10.0
 REPLY_GRACE_S = 30.0
@@ -166,6 +167,18 @@ def desktop_failed_error(health: DesktopHealthView | None) -> DesktopFailedError
         return None
     owner = FaultOwner.POLICY if health.fault_owner is FaultOwner.POLICY else FaultOwner.HOST
     return DesktopFailedError(f"The desktop died: {health.cause}.", fault_owner=owner, cause=health.cause)
+
+
+def malformed_answer_error(error: MalformedAnswer) -> DesktopFailedError:
+    """Return the exception for an answer that no guest agent gives: what answers is a program that the policy put there.
+
+    Args:
+        error: What is wrong with the answer.
+
+    Returns:
+        The exception; the caller raises it.
+    """
+    return DesktopFailedError(f"The desktop sent {error}.", fault_owner=FaultOwner.POLICY, cause=MalformedAnswer.code)
 
 
 def error_from_response(

@@ -10,7 +10,6 @@ not exist here: `provider_name` is accepted and has no effect.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -21,7 +20,7 @@ import gymnasium as gym
 
 from dart_envs.action_spaces import make_codec
 from dart_envs.envs.config import EnvConfig, make_shape
-from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.core import TREE_LIMIT, AsyncDesktopEnv
 from dart_envs.envs.evaluation_target import EvaluateOn, evaluation_desktop
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
@@ -32,6 +31,7 @@ from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task
 from dart_envs.types import EndReason, Observation, Outcome
+from dart_server.wire.guest_answers import MalformedAnswer, parse_object
 
 ACTION_SPACES = {
     "computer_13": "computer_13",
@@ -412,5 +412,8 @@ def _control_word(action: Any) -> str | None:
 
 
 def _tree(content: bytes) -> str | None:
-    answer = json.loads(content)
-    return str(answer["AT"]) if isinstance(answer, dict) and "AT" in answer else None
+    try:
+        answer = parse_object(content, TREE_LIMIT)
+    except MalformedAnswer:
+        return None
+    return str(answer["AT"]) if "AT" in answer else None

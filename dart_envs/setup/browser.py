@@ -28,10 +28,12 @@ from websockets.exceptions import WebSocketException
 
 from dart_envs.types import Desktop, SupportsTunnel
 from dart_server.wire import Clock
+from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
 DEBUGGING_PORT = 9222
 LOAD_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 15.0
+MESSAGE_LIMIT = JsonLimit(32 * 1024**2, depth=64, values=500_000)
 POLL_S = 0.2
 HISTORY = "/home/user/.config/google-chrome/Default/History"
 BASE_HISTORY_URL = (
@@ -57,6 +59,13 @@ class Tab:
     url: str
 
 
+def _parsed(message: str | bytes) -> dict[str, Any]:
+    try:
+        return parse_object(message.encode() if isinstance(message, str) else message, MESSAGE_LIMIT)
+    except MalformedAnswer as error:
+        raise BrowserError(f"what answers is no browser: {error}") from error
+
+
 class BrowserPage:
     """One tab's debugging connection."""
 
@@ -71,7 +80,7 @@ class BrowserPage:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
-                    said = json.loads(await self._socket.recv())
+                    said = _parsed(await self._socket.recv())
                     if said.get("id") == number:
                         break
         except TimeoutError:
@@ -164,7 +173,7 @@ class Browser:
         """A debugging connection to a tab."""
         address = f"ws://{self._address}/devtools/page/{tab.tab_id}"
         async with connect(
-            address, compression=None, max_size=None, open_timeout=ANSWER_TIMEOUT_S, proxy=None
+            address, compression=None, max_size=MESSAGE_LIMIT.nbytes, open_timeout=ANSWER_TIMEOUT_S, proxy=None
         ) as socket:
             yield BrowserPage(socket)
 

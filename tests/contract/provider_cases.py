@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from dart_server.guest import limits
 from dart_server.guest.client import GuestClient, GuestReply
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups
@@ -64,7 +65,7 @@ class Case:
         guest = GuestClient(lambda port: self.provider.dial(desktop_id, port))
         content = raw if raw is not None else (None if body is None else json.dumps(body).encode())
         try:
-            return await guest.request(method, path, timeout_s=timeout_s, content=content)
+            return await guest.request(method, path, limits.PASSED_THROUGH, timeout_s=timeout_s, content=content)
         finally:
             await guest.close_connections()
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from provider_cases import SPEC, Case, eventually, needs
 
+from dart_server.guest import limits
 from dart_server.guest.client import GuestClient, GuestUnreachable
 from dart_server.providers.base import (
     SELF_INFLICTED,
@@ -263,19 +264,19 @@ async def test_a_frozen_desktop_stands_still_and_goes_on_where_it_was(case: Case
     await case.put("d1", "kept")
     header, before = await case.step("d1", {"type": "move", "x": 31, "y": 47})
     guest = GuestClient(lambda port: provider.dial("d1", port))
-    assert (await guest.request("GET", "/v1/health", timeout_s=30.0)).status == 200
+    assert (await guest.request("GET", "/v1/health", limits.HEALTH, timeout_s=30.0)).status == 200
     await provider.freeze("d1")
     await provider.freeze("d1")
     async with asyncio.timeout(5.0):
         seen = await provider.health("d1")
     assert (seen.alive, seen.cause, seen.detail) == (True, HealthCause.OK, "frozen")
     with pytest.raises(GuestUnreachable) as silent:
-        await guest.request("GET", "/v1/health", timeout_s=0.5)
+        await guest.request("GET", "/v1/health", limits.HEALTH, timeout_s=0.5)
     assert silent.value.timed_out
     assert "d1" in (await provider.inventory()).desktops
     await provider.thaw("d1")
     await provider.thaw("d1")
-    assert (await guest.request("GET", "/v1/health", timeout_s=30.0)).status == 200
+    assert (await guest.request("GET", "/v1/health", limits.HEALTH, timeout_s=30.0)).status == 200
     await guest.close_connections()
     assert await case.get("d1") == "kept"
     header, after = await case.step("d1")

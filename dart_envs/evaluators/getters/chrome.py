@@ -6,11 +6,10 @@ files included, which `tests/integration/test_scorers_agree.py` proves. Non-goal
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file
 
 PROFILE = "/home/user/.config/google-chrome/Default"
@@ -61,14 +60,14 @@ def read_profile(kind: str, content: bytes | None) -> Any:
         if not content:
             return []
         try:
-            return json.loads(content).get("roots", {})
+            return load_json(content).get("roots", {})
         except (ValueError, AttributeError) as error:
             raise InvalidArtifact(f"the bookmarks cannot be read: {error}") from error
     read, default = PREFERENCE_READERS[kind]
     if content is None:
         return default
     try:
-        return read(json.loads(content))
+        return read(load_json(content))
     except (ValueError, AttributeError, KeyError, TypeError):
         return default
 

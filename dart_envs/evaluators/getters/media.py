@@ -6,11 +6,10 @@ doing. Non-goals: comparing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import look, require_listener, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext
 from dart_envs.evaluators.getters.protected import check_listener
@@ -39,10 +38,10 @@ async def vlc_state(context: GetterContext, config: GetterConfig) -> Any:
     argv = ["/usr/bin/curl", "--disable", "--silent", "--fail", "--max-time", "5", "--user", f":{VLC_PASSWORD}"]
     reply = await run_program(desktop, [*argv, VLC_STATUS_URL], timeout_s=TIMEOUT_S)
     try:
-        said = json.loads(reply.stdout)
+        said = load_json(reply.stdout)
         meta = said.get("information", {}).get("category", {}).get("meta", {})
         return said | {"file": meta.get("filename", "")}
-    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise InvalidArtifact(f"VLC does not answer (curl ended with {reply.returncode})") from error
 
 

@@ -8,11 +8,10 @@ comparing.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
 from dart_envs.setup.steps import PROTECTED_GID
@@ -32,8 +31,8 @@ async def web_log(context: GetterContext, config: GetterConfig) -> Any:
     """
     path = required_text(config, "path")
     try:
-        events = [json.loads(line) for line in (await read_guest_file(context, path)).text.splitlines()]
-    except json.JSONDecodeError as error:
+        events = [load_json(line) for line in (await read_guest_file(context, path)).text.splitlines()]
+    except ValueError as error:
         raise InvalidArtifact(f"the log of the site is damaged: {error}") from error
     name = config.get("name")
     wanted = [event for event in events if event["name"] == name or (name is None and event["name"] != VISIT)]
@@ -69,7 +68,7 @@ async def chromium_bookmarks(context: GetterContext, config: GetterConfig) -> li
         raise InvalidArtifact("the bookmarks were not saved by the browser that the task started")
     file = await read_guest_file(context, BOOKMARKS)
     try:
-        held = json.loads(file.text)
+        held = load_json(file.text)
         nodes = [node for root in BOOKMARK_ROOTS for node in _walk(held["roots"][root])]
         digest = hashlib.md5(b"".join(map(_checksum_input, nodes)), usedforsecurity=False).hexdigest()
         if held.get("checksum") != digest:

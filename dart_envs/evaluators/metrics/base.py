@@ -6,11 +6,10 @@ becomes an `EvaluatorError`). Non-goals: any one metric.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact, load_json
 
 Options = Mapping[str, Any]
 Metric = Callable[[Any, Any, Options], float]
@@ -32,8 +31,8 @@ def as_json(result: Any) -> Any:
     if isinstance(result, Mapping | list) and not isinstance(result, str):
         return result
     try:
-        return json.loads(as_text(result))
-    except json.JSONDecodeError as error:
+        return load_json(as_text(result))
+    except ValueError as error:
         raise InvalidArtifact(f"not JSON: {error}") from error
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import ast
 import io
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 from xml.etree import ElementTree
 
-from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact, load_json
 from dart_envs.evaluators.getters import chrome
 from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
 
@@ -101,7 +100,7 @@ def is_extension_installed(result: Any, rules: Rules, options: Options) -> float
 def check_json_settings(result: Any, rules: Rules, options: Options) -> float:
     """{expected: {...}}: the file's object holds each of these keys with this value."""
     try:
-        data = json.loads(file_text(result))
+        data = load_json(file_text(result))
     except ValueError as error:
         raise InvalidArtifact(f"not JSON: {error}") from error
     try:
@@ -115,7 +114,7 @@ def check_json_keybindings(result: Any, rules: Rules, options: Options) -> float
     text = file_text(result)
     for part in (text, text.partition("\n")[2]):
         try:
-            data = json.loads(part)
+            data = load_json(part)
         except ValueError:
             continue
         if isinstance(data, list):

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from PIL import Image
 
-from dart_server.dashboard.tiles import Pixels, decode
-from dart_server.guest.client import GuestTooLarge, GuestUnreachable
-from dart_server.guest.frames import frame_header
+from dart_server.dashboard.tiles import Pixels, decode, open_picture
+from dart_server.guest.client import GuestUnreachable
 from dart_server.records import LeaseRecord, Slot
-from dart_server.wire import Clock, DesktopState, LeaseState
+from dart_server.wire import Clock, DesktopState, FrameSpec, LeaseState, StepRequest
+from dart_server.wire.guest_answers import MalformedAnswer, check_frame, check_picture, split_frame
 
 QUALITY = 90
 SCREENSHOT_TIMEOUT_S = 10.0
@@ -28,7 +27,8 @@ SCREENSHOT_TIMEOUT_S = 10.0
 THUMBNAIL_SIZE = (640, 360)
 """Largest size of a small picture, in pixels."""
 THUMBNAIL_QUALITY = 72
-_REQUEST = json.dumps({"seq": 0, "frame": {"encoding": "jpeg", "quality": QUALITY, "cursor": True}}).encode()
+_SPEC = FrameSpec(encoding="jpeg", quality=QUALITY, cursor=True)
+_REQUEST = StepRequest(frame=_SPEC).model_dump_json().encode()
 
 
 class ViewClosed(Exception):
@@ -52,21 +52,24 @@ class Screenshot:
     _thumbnail: bytes | None = field(default=None, repr=False)
 
     def pixels(self) -> Pixels:
-        """RGB, uint8 [H, W, 3]; takes milliseconds the first time."""
+        """RGB, uint8 [H, W, 3]; takes milliseconds the first time. Black where the picture cannot be decoded."""
         if self._pixels is None:
-            self._pixels = decode(self.jpeg)
+            self._pixels = decode(self.jpeg, (self.width, self.height))
         return self._pixels
 
     def thumbnail(self) -> bytes:
-        """A JPEG of at most `THUMBNAIL_SIZE`; takes milliseconds the first time."""
+        """A JPEG of at most `THUMBNAIL_SIZE`; takes milliseconds the first time. Black where the picture cannot be decoded."""
         if self._thumbnail is None:
-            self._thumbnail = make_thumbnail(self.jpeg)
+            try:
+                self._thumbnail = make_thumbnail(self.jpeg, "jpeg", (self.width, self.height))
+            except MalformedAnswer:
+                self._thumbnail = thumbnail_jpeg(Image.new("RGB", (self.width, self.height)))
         return self._thumbnail
 
 
-def make_thumbnail(file: bytes) -> bytes:
-    """A picture file as a JPEG of at most `THUMBNAIL_SIZE`."""
-    with Image.open(io.BytesIO(file)) as image:
+def make_thumbnail(file: bytes, encoding: str, size: tuple[int, int]) -> bytes:
+    """A picture file of `size` pixels as a JPEG of at most `THUMBNAIL_SIZE`. Raises `MalformedAnswer`."""
+    with open_picture(file, encoding, size) as image:
         image.draft("RGB", THUMBNAIL_SIZE)
         return thumbnail_jpeg(image.convert("RGB"))
 
@@ -127,20 +130,27 @@ class ScreenCapture:
         headers = {"content-type": "application/json"}
         try:
             reply = await guest.request(
-                "POST", "/v1/step", timeout_s=SCREENSHOT_TIMEOUT_S, headers=headers, content=_REQUEST
+                "POST",
+                "/v1/step",
+                guest.frame_limit,
+                timeout_s=SCREENSHOT_TIMEOUT_S,
+                headers=headers,
+                content=_REQUEST,
             )
-        except (GuestUnreachable, GuestTooLarge) as error:
+        except GuestUnreachable as error:
             raise ImageUnavailable(str(error)) from error
         if current_slot(self._lease) is not slot or slot.fencing_token != fencing_token or slot.guest is not guest:
             raise ImageUnavailable("the desktop was reset meanwhile")
         if reply.status != 200:
             raise ImageUnavailable("the desktop's session does not answer")
         try:
-            header = frame_header(reply.content)
-            width, height = int(str(header["width"])), int(str(header["height"]))
-        except (ValueError, KeyError) as error:
+            header, payload = split_frame(reply.content)
+            screen = width, height = slot.shape.resolution
+            check_frame(header, payload, spec=_SPEC, screen=screen, seq=0)
+            check_picture(payload, "jpeg", screen)
+        except MalformedAnswer as error:
             raise ImageUnavailable(f"the guest agent sent a broken frame: {error}") from error
-        jpeg = reply.content[4 + int.from_bytes(reply.content[:4], "big") :]
+        jpeg = bytes(payload)
         last, now = self._last, self._clock.monotonic()
         if last is not None and last.jpeg == jpeg:
             last.at_s = now

@@ -21,9 +21,9 @@ from dart_server.dashboard.rfb import KeyInput, PointerInput
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError
 from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
-from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
 from dart_server.wire import Clock, ErrorCode
+from dart_server.wire.guest_answers import MalformedAnswer, split_frame
 
 log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 300.0
@@ -239,7 +239,7 @@ class Controls:
 def _refusal(frame: bytearray) -> str | None:
     """Why the guest did not do a step; None when it did."""
     try:
-        header = frame_header(frame)
-    except ValueError as error:
+        header, _ = split_frame(frame)
+    except MalformedAnswer as error:
         return str(error)
-    return f"{header['error']}: {header.get('detail', '')}" if "error" in header else None
+    return f"{str(header['error'])[:64]}: {str(header.get('detail', ''))[:2_000]}" if "error" in header else None

@@ -12,15 +12,14 @@ import itertools
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from typing import Any
 
 from PIL import Image
 
 from dart_server import wire
 from dart_server.dashboard.camera import make_thumbnail, thumbnail_jpeg
-from dart_server.guest.frames import frame_header
 from dart_server.records import LeaseRecord
 from dart_server.wire import Clock
+from dart_server.wire.guest_answers import MalformedAnswer, check_draft, check_frame, split_frame
 
 log = logging.getLogger(__name__)
 MAX_STEPS = 120
@@ -50,6 +49,17 @@ class ReplayStep:
     picture: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _UnmadePicture:
+    """A step whose picture is due, with what the guest answered."""
+
+    step: ReplayStep
+    request: wire.StepRequest
+    screen: tuple[int, int]
+    frame: bytes | bytearray
+    draft: bytes | bytearray | None
+
+
 class Replay:
     """The rings of all desktops."""
 
@@ -59,7 +69,7 @@ class Replay:
         self._limit_nbytes = nbytes
         self._rings: OrderedDict[str, deque[ReplayStep]] = OrderedDict()
         self._numbers = itertools.count(1)
-        self._waiting: OrderedDict[str, tuple[ReplayStep, bytes | bytearray, bytes | bytearray | None]] = OrderedDict()
+        self._waiting: OrderedDict[str, _UnmadePicture] = OrderedDict()
         self._pictured_s: dict[str, float] = {}
         self._arrived = asyncio.Event()
         self.nbytes = 0
@@ -101,7 +111,7 @@ class Replay:
             >= MIN_PICTURE_INTERVAL_S
         )
         if due and (desktop_id in self._waiting or len(self._waiting) < MAX_PENDING_FRAMES):
-            self._waiting[desktop_id] = (step, frame, draft)
+            self._waiting[desktop_id] = _UnmadePicture(step, request, lease.shape.resolution, frame, draft)
             self._arrived.set()
 
     def _drop(self, ring: deque[ReplayStep]) -> None:
@@ -127,19 +137,21 @@ class Replay:
         while True:
             await self._arrived.wait()
             while self._waiting:
-                desktop_id, (step, frame, draft) = self._waiting.popitem(last=False)
+                desktop_id, waiting = self._waiting.popitem(last=False)
                 self._pictured_s[desktop_id] = self._clock.monotonic()
-                await self._make(desktop_id, step, frame, draft)
+                await self._make(desktop_id, waiting)
                 await self._clock.sleep(1 / PICTURES_PER_S)
             self._arrived.clear()
 
-    async def _make(
-        self, desktop_id: str, step: ReplayStep, frame: bytes | bytearray, draft: bytes | bytearray | None
-    ) -> None:
+    async def _make(self, desktop_id: str, waiting: _UnmadePicture) -> None:
+        step = waiting.step
         try:
-            picture = await asyncio.to_thread(frame_thumbnail, frame, draft)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            picture = await asyncio.to_thread(frame_thumbnail, waiting)
+        except MalformedAnswer as error:
             log.info("a step's frame is no picture: %s", error)
+            return
+        except Exception:
+            log.exception("a picture of a step could not be made", extra={"desktop_id": desktop_id})
             return
         if not any(kept is step for kept in self._rings.get(desktop_id, ())):
             return  # it was dropped meanwhile
@@ -154,19 +166,16 @@ class Replay:
                 del self._rings[desktop_id]
 
 
-def frame_thumbnail(frame: bytes | bytearray, draft: bytes | bytearray | None = None) -> bytes:
-    """The picture of a binary frame, or of the draft of an early one, as a small JPEG.
-
-    Raises OSError, ValueError, KeyError, TypeError.
-    """
-    header: dict[str, Any] = frame_header(frame)
-    source = draft if header.get("early") and draft is not None else frame
-    payload = memoryview(source)[4 + int.from_bytes(source[:4], "big") :]
-    if header["encoding"] == "raw":
+def frame_thumbnail(waiting: _UnmadePicture) -> bytes:
+    """The picture of a step's frame, or of the draft of an early one, as a small JPEG. Raises `MalformedAnswer`."""
+    header, payload = split_frame(waiting.frame)
+    draft = None if waiting.draft is None else check_draft(waiting.draft, waiting.request.seq)
+    size, spec = waiting.screen, waiting.request.frame
+    payload = check_frame(header, payload, spec=spec, screen=size, seq=waiting.request.seq, draft=draft)
+    if spec.encoding == "raw":
         # Pillow takes any buffer of bytes; a view saves a copy of six megabytes.
-        image = Image.frombuffer("RGB", (header["width"], header["height"]), payload, "raw", "RGB", 0, 1)  # type: ignore[arg-type]
-        return thumbnail_jpeg(image)
-    return make_thumbnail(bytes(payload))
+        return thumbnail_jpeg(Image.frombuffer("RGB", size, payload, "raw", "RGB", 0, 1))  # type: ignore[arg-type]
+    return make_thumbnail(bytes(payload), spec.encoding, size)
 
 
 def truncate_text(event: wire.InputEvent) -> wire.InputEvent:

@@ -6,6 +6,8 @@ Rule: pure; exact (a changed pixel is always inside a rectangle); rectangles do 
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_server.dashboard.rfb import Encoding, PixelFormat, Rectangle, tight_jpeg
+from dart_server.wire.guest_answers import MalformedAnswer, check_picture
 
 Pixels: TypeAlias = NDArray[np.uint8]
 TILE = 64
@@ -22,10 +25,31 @@ FULL_UPDATE_SHARE = 0.5
 Box = tuple[int, int, int, int]
 
 
-def decode(jpeg: bytes) -> Pixels:
-    """The pixels of a picture."""
-    with Image.open(io.BytesIO(jpeg)) as image:
-        return np.asarray(image.convert("RGB"))
+@contextmanager
+def open_picture(file: bytes, encoding: str, size: tuple[int, int]) -> Iterator[Image.Image]:
+    """A picture file from a desktop, of the format and the size (width, height) that were asked for.
+
+    What its decoder raises inside the context becomes `MalformedAnswer`, too.
+    """
+    check_picture(file, encoding, size)
+    try:
+        with Image.open(io.BytesIO(file), formats=(encoding.upper(),)) as image:
+            if image.size != size:
+                raise MalformedAnswer(f"a picture of {image.size} pixels, not {size}")
+            yield image
+    except MalformedAnswer:
+        raise
+    except Exception as error:
+        raise MalformedAnswer(f"a {encoding} picture that cannot be decoded: {error}") from error
+
+
+def decode(jpeg: bytes, size: tuple[int, int]) -> Pixels:
+    """The pixels of a picture of `size`; black where it cannot be decoded."""
+    try:
+        with open_picture(jpeg, "jpeg", size) as image:
+            return np.asarray(image.convert("RGB"))
+    except MalformedAnswer:
+        return np.zeros((size[1], size[0], 3), np.uint8)
 
 
 def changed_boxes(before: Pixels, after: Pixels) -> list[Box]:

@@ -2,34 +2,45 @@
 
 Rule: a call that gets no answer is followed by one look at the desktop. Dead: the cause and its owner are written down, the client gets 502
 `desktop_failed` with both, and the desktop is replaced at the next reset. Alive: the client gets `guest_error` and may go on.
-What can only be made from inside (memory, pids, disk, session, agent) is the policy's fault, once somebody has called into the desktop
-since its reset; everything else is the host's.
+A desktop that sends what the protocol does not know counts as dead: what answers there is not the agent (`malformed`).
+What can only be made from inside (memory, pids, disk, session, agent, malformed answers) is the policy's fault, once somebody has called
+into the desktop since its reset; everything else is the host's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from dart_server import wire
 from dart_server.errors import ApiError, from_provider_error
-from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
+from dart_server.guest import limits
+from dart_server.guest.client import GuestClient, GuestMalformed, GuestReply, GuestTooLarge, GuestUnreachable
 from dart_server.guest.tally import StepCounter
 from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
 from dart_server.pool.service import Pool
-from dart_server.providers.base import DesktopGone, Provider, ProviderError, SupportsHostEvidence
+from dart_server.providers.base import (
+    DesktopGone,
+    DesktopHealth,
+    HealthCause,
+    Provider,
+    ProviderError,
+    SupportsHostEvidence,
+)
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
+from dart_server.wire.guest_answers import MALFORMED_CODE, MalformedAnswer, parse_object
 
 T = TypeVar("T")
 RECHECK_DELAY_S = 0.3
 """A process that was just killed may still be counted as alive; a connection that broke is looked at twice."""
 EVIDENCE_TIMEOUT_S = 30.0
 SESSION_DOWN = "session_down"
+MAX_CODE_LENGTH, MAX_DETAIL_LENGTH = 64, 2_000
+"""What is passed on of an error that the agent names."""
 
 
 class StepObserver(Protocol):
@@ -76,17 +87,24 @@ class GuestAccess:
         slot = access.slot
         self._observer.record(access.lease, slot.desktop_id, access.fencing_token, request, frame, duration_s, draft)
 
-    async def run(self, access: LeaseAccess, call: Callable[[GuestClient], Awaitable[T]]) -> T:
-        """The call's result. Raises `ApiError`: fenced, lease_expired, desktop_failed, guest_error."""
+    async def run(
+        self, access: LeaseAccess, call: Callable[[GuestClient], Awaitable[T]], *, is_file: bool = False
+    ) -> T:
+        """The call's result. Raises `ApiError`: fenced, lease_expired, desktop_failed, guest_error.
+
+        is_file: The answer is a file of the desktop; it may be too large, and that is no failure of the desktop.
+        """
         guest = self.client(access)
         try:
             return await call(guest)
+        except (GuestMalformed, MalformedAnswer) as error:
+            if is_file and isinstance(error, GuestTooLarge):
+                raise ApiError(
+                    ErrorCode.INVALID, str(error), status=413, hint="Read it in parts, or through a tunnel."
+                ) from error
+            raise await self.malformed(access, error) from error
         except GuestUnreachable as error:
             raise await self.diagnose(access, error) from error
-        except GuestTooLarge as error:
-            raise ApiError(
-                ErrorCode.INVALID, str(error), status=413, hint="Read it in parts, or through a tunnel."
-            ) from error
 
     def client(self, access: LeaseAccess) -> GuestClient:
         """The connection to the leased desktop. Raises `ApiError` when there is none to be had."""
@@ -143,6 +161,19 @@ class GuestAccess:
         hint = "The desktop itself is alive; repeat the call if that is safe, else reset the lease."
         return ApiError(ErrorCode.GUEST_ERROR, str(error), hint=hint)
 
+    async def malformed(self, access: LeaseAccess, error: Exception) -> ApiError:
+        """What to tell the client about an answer that the agent never gives: the desktop is written down as dead, also while it runs."""
+        try:
+            self._leases.check(access)
+        except ApiError as lost:
+            return lost
+        slot = access.slot
+        if slot.failure is None:
+            view = health_view(DesktopHealth(False, HealthCause.MALFORMED_ANSWER, str(error)), called=slot.called)
+            self._metrics.failure(view.cause, view.fault_owner.value)
+            await self._pool.lifecycle.mark_failed(slot, view)
+        return desktop_failed(slot.failure or view, str(error))
+
     async def check_health(self, access: LeaseAccess) -> wire.DesktopHealthView | None:
         """Look at the desktop; a dead one is written down. None when it is well."""
         slot = access.slot
@@ -172,6 +203,8 @@ class GuestAccess:
 
     async def guest_refusal(self, access: LeaseAccess, code: str, detail: str, status: int) -> ApiError:
         """What to tell the client when the agent answered with an error of its own; a dead session is a dead desktop."""
+        if code == MALFORMED_CODE:
+            return await self.malformed(access, MalformedAnswer(detail))
         if code == SESSION_DOWN:
             failure = await self.check_health(access)
             if failure is not None:
@@ -181,16 +214,16 @@ class GuestAccess:
         )
 
 
-def desktop_failed(health: wire.DesktopHealthView) -> ApiError:
+def desktop_failed(health: wire.DesktopHealthView, what: str = "") -> ApiError:
     """The desktop is dead; whose fault that is goes with the error."""
-    detail = f"the desktop is gone: {health.cause} (fault of the {health.fault_owner.value})"
+    detail = f"the desktop is gone: {health.cause} (fault of the {health.fault_owner.value})" + (what and f": {what}")
     return ApiError(ErrorCode.DESKTOP_FAILED, detail, hint="Reset the lease to get a new one.", desktop=health)
 
 
 def guest_error(content: bytes) -> tuple[str, str]:
-    """(code, detail) of the agent's error body."""
+    """(code, detail) of the agent's error body; what HTTP libraries answer by themselves is `internal`."""
     try:
-        body = json.loads(content)
-        return str(body["error"]), str(body.get("detail", ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        body = parse_object(content, limits.ERROR.json)
+        return str(body["error"])[:MAX_CODE_LENGTH], str(body.get("detail", ""))[:MAX_DETAIL_LENGTH]
+    except (MalformedAnswer, KeyError):
         return "internal", content[:200].decode("utf-8", "replace")

@@ -1,7 +1,8 @@
 """The stepping channel: the client's WebSocket on one side, the guest agent's on the other.
 
-Rule: a request is validated, passed on, answered, one at a time; the frame goes through as the bytes it came as. Errors are frames too
-(`wire.ChannelError`). The right to call is checked for every message, so a reset or an expiry ends the channel at its next message.
+Rule: a request is validated, passed on, answered, one at a time. The frame goes through as the bytes it came as, once its header says
+that it is what was asked for: a frame of ours is never one that the guest wrote. Errors are frames too (`wire.ChannelError`). The right to
+call is checked for every message, so a reset or an expiry ends the channel at its next message.
 A client that opens the channel with `early=1` is sent a step's picture ahead of the frame where the guest offers it.
 """
 
@@ -16,13 +17,16 @@ from pydantic import ValidationError
 
 from dart_server import wire
 from dart_server.errors import ApiError
-from dart_server.guest.access import GuestAccess
-from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
-from dart_server.guest.frames import frame_header, step_timeout_s
+from dart_server.guest.access import MAX_CODE_LENGTH, MAX_DETAIL_LENGTH, GuestAccess
+from dart_server.guest.client import GuestChannel, GuestClient, GuestMalformed, GuestUnreachable
+from dart_server.guest.frames import step_timeout_s
 from dart_server.leases.service import LeaseAccess
 from dart_server.wire import ErrorCode
+from dart_server.wire.guest_answers import MalformedAnswer, check_draft, check_frame, split_frame
 
 CLOSE_AFTER = frozenset({ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED, ErrorCode.DESKTOP_FAILED})
+MAX_CHANNELS = 8
+"""Channels into one desktop at a time: each holds frames in the farm's memory."""
 CLOSE_CODE = 4000
 """The channel ended for the reason that the last frame tells."""
 
@@ -71,16 +75,20 @@ class StepChannel:
                 await self._client.close_channel(self._channel)
 
     async def step(self, request: wire.StepRequest, socket: WebSocket) -> bytearray:
-        """One step: the guest's frame as it came; a draft is passed on before. Raises `ApiError`."""
+        """One step: the guest's frame as it came, a draft before it. Raises `ApiError`."""
         client = self._guests.client(self._access)
         if self._channel is None or client is not self._client:
+            if client.open_channels >= MAX_CHANNELS:
+                hint = "Close one, or use one channel for all steps."
+                raise ApiError(ErrorCode.TOO_MANY_REQUESTS, f"the desktop has {MAX_CHANNELS} channels open", hint=hint)
             self._client, self._channel = client, client.channel(early=self._early)
 
-        picture: bytearray | None = None
+        message: bytearray | None = None
+        picture: memoryview | None = None
 
         async def pass_on(draft: bytearray) -> None:
-            nonlocal picture
-            picture = draft
+            nonlocal message, picture
+            message, picture = draft, check_draft(draft, request.seq)
             # Whoever hung up is noticed at the next message; the guest's answer is still read.
             with suppress(WebSocketDisconnect):
                 await socket.send({"type": "websocket.send", "bytes": draft})
@@ -88,29 +96,25 @@ class StepChannel:
         started = time.perf_counter()
         try:
             frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request), pass_on)
+            duration_s = time.perf_counter() - started
+            header, payload = split_frame(frame)
+            if "error" not in header:
+                screen = self._access.slot.shape.resolution
+                check_frame(header, payload, spec=request.frame, screen=screen, seq=request.seq, draft=picture)
+        except (GuestMalformed, MalformedAnswer) as error:
+            raise await self._guests.malformed(self._access, error) from error
         except GuestUnreachable as error:
             raise await self._guests.diagnose(self._access, error) from error
-        duration_s = time.perf_counter() - started
-        await self._check(frame)
-        self._guests.record_step(self._access, request, frame, duration_s, picture)
-        return frame
-
-    async def _check(self, frame: bytearray) -> None:
-        """Raises `ApiError` when the frame is the agent's error. The header of a good frame is not parsed."""
-        if len(frame) > 4096 or b'"error"' not in frame:
-            return
-        try:
-            header = frame_header(frame)
-        except ValueError as error:
-            raise ApiError(ErrorCode.GUEST_ERROR, f"the guest agent sent a broken frame: {error}") from error
         if "error" in header:
             status = header.get("status")
             raise await self._guests.guest_refusal(
                 self._access,
-                str(header["error"]),
-                str(header.get("detail", "")),
+                str(header["error"])[:MAX_CODE_LENGTH],
+                str(header.get("detail", ""))[:MAX_DETAIL_LENGTH],
                 status if isinstance(status, int) else 502,
             )
+        self._guests.record_step(self._access, request, frame, duration_s, message)
+        return frame
 
 
 def first_problem(error: ValidationError) -> str:

@@ -1,9 +1,9 @@
 """Connections to one desktop's guest agent, over sockets that the provider dials.
 
-Role: HTTP requests (httpcore over a dialled socket) and the binary WebSocket channel. Rule: every wait is bounded; whatever breaks on
-the way is a `GuestUnreachable`, and nothing is sent twice. Before a snapshot `quiet` lets calls end, closes every connection and
-holds new calls back; after a reset the client of the former desktop is closed and a new one is made.
-Non-goals: judging why a desktop does not answer (`guest.access`), knowing leases.
+Role: HTTP requests and the binary WebSocket channel. Rule: every answer has a limit (`guest.limits`) and a deadline for all of it; whatever
+breaks on the way is a `GuestUnreachable`, what the protocol does not know a `GuestMalformed`, and nothing is sent twice. Before a snapshot
+`quiet` lets calls end, closes every connection and holds new calls back; after a reset the client of the former desktop is closed and a new
+one is made. Non-goals: judging why a desktop does not answer (`guest.access`), knowing leases.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpcore
-
+from dart_server.guest.limits import AnswerLimit, frame_limit
 from dart_server.providers import guest_control
 from dart_server.providers.base import DesktopGone, DialPort
-from dart_server.wire.messages import HandshakeRefused, MessageSocket
+from dart_server.providers.guest_http import (
+    STREAM_LIMIT_NBYTES,
+    AnswerTooLarge,
+    HttpAnswer,
+    read_answer,
+    request_head,
+)
+from dart_server.wire.guest_answers import MalformedAnswer
+from dart_server.wire.messages import HandshakeRefused, MessageSocket, SocketClosed
 
 Dial = Callable[[DialPort], Awaitable[socket.socket]]
 DIAL_TIMEOUT_S = 10.0
 QUIET_TIMEOUT_S = 30.0
-MESSAGE_LIMIT = 256 * 1024**2
-"""Bytes of one whole answer, and of one frame where the screen's size is not known: more than a raw 8K screen."""
-FRAME_ROOM, PIXEL_NBYTES = 16 * 1024**2, 4
-"""Bytes of a frame beside its pixels, and of one pixel."""
+MAX_CONNECTIONS, MAX_IDLE_CONNECTIONS = 16, 4
 DRAFT, HEADER_LENGTH_NBYTES = b'{"draft": true', 4
-_HOST = b"guest"
 
 
 class GuestUnreachable(Exception):
@@ -41,8 +44,12 @@ class GuestUnreachable(Exception):
         self.timed_out = timed_out
 
 
-class GuestTooLarge(Exception):
-    """The agent's answer is larger than the farm passes on."""
+class GuestMalformed(GuestUnreachable):
+    """What answers is not the agent: it sent what the protocol does not know, or more than it ever sends."""
+
+
+class GuestTooLarge(GuestMalformed):
+    """The answer is larger than is read of its kind."""
 
 
 class GuestBusy(Exception):
@@ -56,15 +63,6 @@ class GuestReply:
     status: int
     headers: Mapping[str, str]
     content: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GuestStream:
-    """An HTTP answer of the agent whose body is still on its way."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: AsyncIterator[bytes]
 
 
 class CallGate:
@@ -109,71 +107,78 @@ class GuestClient:
     def __init__(self, dial: Dial, *, screen: tuple[int, int] | None = None) -> None:
         self._dial = dial
         self._gate = CallGate()
-        self._frame_limit = MESSAGE_LIMIT if screen is None else frame_limit(screen)
+        self.frame_limit: AnswerLimit = frame_limit(screen)
         self._channels: set[GuestChannel] = set()
-        self._connections: httpcore.AsyncConnectionPool | None = None
-
-    @property
-    def _pool(self) -> httpcore.AsyncConnectionPool:
-        """Made when it is first needed: most desktops of a busy farm are only probed."""
-        if self._connections is None:
-            self._connections = self._new_pool()
-        return self._connections
-
-    def _new_pool(self) -> httpcore.AsyncConnectionPool:
-        return httpcore.AsyncConnectionPool(
-            max_connections=16,
-            max_keepalive_connections=4,
-            keepalive_expiry=60.0,
-            network_backend=_DialBackend(self._dial),
-        )
+        self._idle: list[_Connection] = []
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def request(
         self,
         method: str,
         target: str,
+        limit: AnswerLimit,
         *,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
-        content: bytes | AsyncIterator[bytes] | None = None,
+        content: bytes | None = None,
         reserve_bytes: Callable[[int], None] | None = None,
     ) -> GuestReply:
         """One request with its whole answer.
 
-        `target` is the path with its query, already quoted; `reserve_bytes` is told of bytes before they are kept. Raises
-        `GuestTooLarge`, and what `reserve_bytes` raises.
-        """
-        async with self.stream(method, target, timeout_s=timeout_s, headers=headers, content=content) as reply:
-            received = bytearray()
-            async for chunk in reply.body:
-                if reserve_bytes is not None:
-                    reserve_bytes(len(chunk))
-                received += chunk
-                if len(received) > MESSAGE_LIMIT:
-                    raise GuestTooLarge(f"the answer is larger than {MESSAGE_LIMIT} bytes")
-            return GuestReply(reply.status, reply.headers, bytes(received))
+        Args:
+            method: HTTP method.
+            target: The path with its query, already quoted.
+            limit: What is read of the answer.
+            timeout_s: Seconds until all of the answer is there.
+            headers: Header fields of the request.
+            content: Body of the request.
+            reserve_bytes: Is told of bytes before they are kept; what it raises is raised here.
 
-    @asynccontextmanager
-    async def stream(
-        self,
-        method: str,
-        target: str,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] | None = None,
-        content: bytes | AsyncIterator[bytes] | None = None,
-    ) -> AsyncIterator[GuestStream]:
-        """One request whose answer's body is read by the caller; `timeout_s` bounds each wait for bytes."""
-        url = httpcore.URL(scheme=b"http", host=_HOST, port=None, target=target.encode("ascii"))
-        sent = [(b"host", _HOST), *((k.encode(), v.encode()) for k, v in (headers or {}).items())]
-        timeouts = {"connect": DIAL_TIMEOUT_S, "read": timeout_s, "write": timeout_s, "pool": timeout_s}
+        Returns:
+            The answer.
+
+        Raises:
+            GuestUnreachable: If there is no answer, or not in time.
+            GuestMalformed: If the answer is not HTTP; `GuestTooLarge` if it is beyond the limit.
+        """
+        length = len(content) if content is not None else None if method == "GET" else 0
+        sent = {name: value for name, value in (headers or {}).items() if name.lower() != "content-length"}
+        request = request_head(method, target, sent, length) + (content or b"")
         async with self._gate.call():
             with _translated():
-                async with self._pool.stream(
-                    method, url, headers=sent, content=content, extensions={"timeout": timeouts}
-                ) as got:
-                    names = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in got.headers}
-                    yield GuestStream(got.status, names, got.aiter_stream())
+                async with asyncio.timeout(timeout_s), self._slots:
+                    answer = await self._exchange(request, limit.nbytes, reserve_bytes)
+        return GuestReply(answer.status, answer.headers, answer.content)
+
+    async def _exchange(
+        self, request: bytes, limit_nbytes: int, reserve_bytes: Callable[[int], None] | None
+    ) -> HttpAnswer:
+        connection = await self._connection()
+        try:
+            connection.writer.write(request)
+            with suppress(ConnectionError):  # who refuses a body answers before it has read all of it
+                await connection.writer.drain()
+            answer = await read_answer(connection.reader, limit_nbytes, reserve_bytes)
+        except BaseException:  # cancelled, too, nobody knows what comes next on it; raised again
+            connection.writer.transport.abort()
+            raise
+        if answer.reusable and len(self._idle) < MAX_IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.writer.close()
+        return answer
+
+    async def _connection(self) -> _Connection:
+        """An idle connection, or a new one."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+            connection.writer.transport.abort()
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            dialled = await self._dial("control")
+            dialled.setblocking(False)
+            return _Connection(*await asyncio.open_connection(sock=dialled, limit=STREAM_LIMIT_NBYTES))
 
     async def health(self, timeout_s: float) -> Mapping[str, Any]:
         """The agent's own view of the session, over a connection of its own that costs little."""
@@ -183,9 +188,14 @@ class GuestClient:
             except (guest_control.AgentTimeout, DesktopGone) as error:
                 raise GuestUnreachable(f"no answer from the guest agent: {error}") from error
 
+    @property
+    def open_channels(self) -> int:
+        """How many stepping channels there are."""
+        return len(self._channels)
+
     def channel(self, *, early: bool = False) -> GuestChannel:
         """A stepping channel of its own; it dials when it is first used. `early`: pictures may come ahead of the answers."""
-        channel = GuestChannel(self._dial, self._gate, early=early, frame_limit_nbytes=self._frame_limit)
+        channel = GuestChannel(self._dial, self._gate, early=early, frame_limit_nbytes=self.frame_limit.nbytes)
         self._channels.add(channel)
         return channel
 
@@ -202,17 +212,11 @@ class GuestClient:
 
     async def close_connections(self) -> None:
         """Close every connection; the next call dials anew."""
-        pool, self._connections = self._connections, None
-        if pool is not None:
-            await pool.aclose()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.writer.close()
         if self._channels:
             await asyncio.gather(*(channel.close_connections() for channel in self._channels))
-
-
-def frame_limit(screen: tuple[int, int]) -> int:
-    """Bytes that a frame of a screen (width, height) in pixels can have; an agent that sends more is not ours."""
-    width, height = screen
-    return FRAME_ROOM + PIXEL_NBYTES * width * height
 
 
 class GuestChannel:
@@ -222,9 +226,7 @@ class GuestChannel:
     then says `early` and has none, unless the screen changed meanwhile.
     """
 
-    def __init__(
-        self, dial: Dial, gate: CallGate, *, early: bool = False, frame_limit_nbytes: int = MESSAGE_LIMIT
-    ) -> None:
+    def __init__(self, dial: Dial, gate: CallGate, *, early: bool = False, frame_limit_nbytes: int) -> None:
         self._dial = dial
         self._gate = gate
         self._early = early
@@ -234,18 +236,21 @@ class GuestChannel:
     async def step(
         self, request: str, timeout_s: float, on_draft: Callable[[bytearray], Awaitable[None]] | None = None
     ) -> bytearray:
-        """The agent's frame, header and payload as they came; drafts before it go to `on_draft`."""
+        """The agent's frame, header and payload as they came within `timeout_s`; a draft before it goes to `on_draft`."""
         async with self._gate.call():
             try:
                 connection = await self._connected()
                 connection.send(request)
-                while True:
-                    async with asyncio.timeout(timeout_s):
-                        frame = await connection.receive()
-                    if not frame.startswith(DRAFT, HEADER_LENGTH_NBYTES):
-                        break
+                deadline_s = asyncio.get_running_loop().time() + timeout_s
+                async with asyncio.timeout_at(deadline_s):
+                    frame = await connection.receive()
+                if frame.startswith(DRAFT, HEADER_LENGTH_NBYTES):
+                    passing_s = asyncio.get_running_loop().time()
                     if on_draft is not None:
                         await on_draft(frame)
+                    passed_s = asyncio.get_running_loop().time()
+                    async with asyncio.timeout_at(deadline_s + passed_s - passing_s):
+                        frame = await connection.receive()
             except TimeoutError:
                 await self.close_connections()
                 raise GuestUnreachable(
@@ -253,8 +258,12 @@ class GuestChannel:
                 ) from None
             except (HandshakeRefused, OSError, DesktopGone) as error:
                 await self.close_connections()
-                raise GuestUnreachable(f"the channel to the guest agent broke: {error}") from error
-            except asyncio.CancelledError:
+                malformed = isinstance(error, SocketClosed) and error.malformed
+                kind = GuestMalformed if malformed else GuestUnreachable
+                raise kind(f"the channel to the guest agent broke: {error}") from error
+            except (
+                BaseException
+            ):  # a draft that was refused, too, leaves a channel that nobody understands; raised again
                 await self.close_connections()
                 raise
             return frame
@@ -281,64 +290,32 @@ class GuestChannel:
             await connection.aclose()
 
 
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """An HTTP connection that is kept."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be asked again."""
+        return not (self.reader.at_eof() or self.reader.exception() or self.writer.is_closing())
+
+
 class _translated:
-    """Turns what a transport raises into `GuestUnreachable`."""
+    """Turns what a connection raises into `GuestUnreachable` and its kinds."""
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         match error:
-            case httpcore.TimeoutException() | TimeoutError():
+            case AnswerTooLarge():
+                raise GuestTooLarge(str(error)) from error
+            case MalformedAnswer():
+                raise GuestMalformed(f"the guest agent sent a broken answer: {error}") from error
+            case TimeoutError():
                 raise GuestUnreachable("the guest agent did not answer in time", timed_out=True) from error
-            case httpcore.NetworkError() | httpcore.ProtocolError() | OSError() | DesktopGone():
+            case OSError() | EOFError() | DesktopGone():
                 raise GuestUnreachable(f"no answer from the guest agent: {error or type(error).__name__}") from error
-
-
-class _DialBackend(httpcore.AsyncNetworkBackend):
-    """Where httpcore would connect to a host, the provider dials the desktop."""
-
-    def __init__(self, dial: Dial) -> None:
-        self._dial = dial
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Any = None,
-    ) -> httpcore.AsyncNetworkStream:
-        async with asyncio.timeout(timeout):
-            dialled = await self._dial("control")
-        dialled.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=dialled, limit=2**20)
-        return _DialStream(reader, writer)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class _DialStream(httpcore.AsyncNetworkStream):
-    """A dialled socket as httpcore wants to see it."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        async with asyncio.timeout(timeout):
-            return await self._reader.read(max_bytes)
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._writer.write(buffer)
-        async with asyncio.timeout(timeout):
-            await self._writer.drain()
-
-    async def aclose(self) -> None:
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._reader.at_eof() if info == "is_readable" else None

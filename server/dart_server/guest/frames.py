@@ -1,9 +1,6 @@
-"""Frames of the guest protocol: their header, and how long a step that gives one may take. Non-goals: connections (`guest.client`)."""
+"""How long a step may take. Non-goals: connections (`guest.client`), what a frame looks like (`wire.guest_answers`)."""
 
 from __future__ import annotations
-
-import json
-import struct
 
 from dart_server import wire
 
@@ -21,14 +18,3 @@ def step_timeout_s(request: wire.StepRequest) -> float:
     characters = sum(len(event.text) for event in request.events if isinstance(event, wire.TextEvent))
     needed_s = STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
     return min(MAX_STEP_TIMEOUT_S, needed_s)
-
-
-def frame_header(frame: bytes | bytearray) -> dict[str, object]:
-    """The JSON header of a binary frame. Raises ValueError."""
-    if len(frame) < 4:
-        raise ValueError("a frame is shorter than its length field")
-    (length,) = struct.unpack_from(">I", frame)
-    header = json.loads(frame[4 : 4 + length])
-    if not isinstance(header, dict):
-        raise ValueError("a frame's header is not an object")
-    return header

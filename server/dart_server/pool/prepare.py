@@ -14,25 +14,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from dart_server import wire
 from dart_server.database.repository import NewEvent, Repository
 from dart_server.errors import ApiError, from_provider_error
-from dart_server.guest.client import GuestClient, GuestReply, GuestTooLarge, GuestUnreachable
+from dart_server.guest import answers, limits
+from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
 from dart_server.observability.metrics import Metrics
 from dart_server.providers import base
 from dart_server.records import SHARED_OWNER, BaseKey, DesktopTarget, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock
+from dart_server.wire.guest_answers import MalformedAnswer
 
 PROBE_TIMEOUT_S = 5.0
 """Of one call into a desktop, with all of its answer."""
 CLOSE_TIMEOUT_S = 5.0
-MAX_ANSWER_NBYTES = 64 * 1024
 MAX_HOST_FAILURES = 3
 """Tries per desktop before the host is blamed."""
 MAX_RESTORE_FAILURES = 2
@@ -153,15 +153,9 @@ class DesktopPreparer:
         if reply.status != 200:
             return None
         try:
-            told = json.loads(reply.content)
-            if not told.get("declared"):
-                return None
-            time_s = float(told["time_s"])
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise DesktopNotReady("the guest agent's clock is not what the protocol says") from error
-        if not math.isfinite(time_s):
-            raise DesktopNotReady("the guest agent's clock is no time")
-        return time_s
+            return answers.declared_clock_s(reply.content)
+        except MalformedAnswer as error:
+            raise DesktopNotReady(str(error)) from error
 
     async def discard(self, slot: Slot) -> None:
         """Remove the slot's desktop, if there is one."""
@@ -306,18 +300,7 @@ class DesktopPreparer:
         """The agent's answer. Raises `DesktopNotReady`."""
         if slot.guest is None:
             raise DesktopNotReady("the desktop has no connection")
-        received_nbytes = 0
-
-        def count(nbytes: int) -> None:
-            nonlocal received_nbytes
-            received_nbytes += nbytes
-            if received_nbytes > MAX_ANSWER_NBYTES:
-                raise GuestTooLarge(f"the answer is larger than {MAX_ANSWER_NBYTES} bytes")
-
         try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                return await slot.guest.request(
-                    method, path, timeout_s=PROBE_TIMEOUT_S, content=body, reserve_bytes=count
-                )
-        except (GuestUnreachable, GuestTooLarge, TimeoutError) as error:
-            raise DesktopNotReady(str(error) or f"{path} was not answered within {PROBE_TIMEOUT_S:g} s") from error
+            return await slot.guest.request(method, path, limits.CLOCK, timeout_s=PROBE_TIMEOUT_S, content=body)
+        except GuestUnreachable as error:
+            raise DesktopNotReady(str(error)) from error

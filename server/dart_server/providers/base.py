@@ -76,6 +76,8 @@ class HealthCause(StrEnum):
     """The agent answers but the X server or the desktop session is gone."""
     AGENT_DEAD = "agent_dead"
     """The desktop's init runs but the guest agent does not answer."""
+    MALFORMED_ANSWER = "malformed_answer"
+    """The desktop runs, but what answers in it does not keep to the guest protocol."""
     HOST_OOM = "host_oom"
     """The host ran out of memory and killed a process of a desktop that was below its own limit."""
     KILLED_FROM_OUTSIDE = "killed_from_outside"
@@ -90,6 +92,7 @@ SELF_INFLICTED = frozenset(
         HealthCause.DISK_FULL,
         HealthCause.SESSION_DEAD,
         HealthCause.AGENT_DEAD,
+        HealthCause.MALFORMED_ANSWER,
     }
 )
 """Causes that only something inside the desktop can bring about: they belong to the policy, not to the farm."""

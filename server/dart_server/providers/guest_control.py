@@ -1,6 +1,6 @@
 """The few calls a provider makes to the guest agent: health, quiesce, restored. Plain HTTP/1.1 over a dialled socket.
 
-Rule: what comes back is untrusted; sizes and times are bounded, and anything malformed is a `AgentTimeout`.
+Rule: what comes back is untrusted; sizes and times are bounded, and anything malformed is an `AgentTimeout`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-MAX_REPLY_BYTES = 1 << 20
+from dart_server.providers.guest_http import STREAM_LIMIT_NBYTES, read_answer, request_head
+from dart_server.wire.guest_answers import JsonLimit, parse_object
+
+REPLY_LIMIT = JsonLimit(64 * 1024, depth=6, values=2_000)
 
 Dial = Callable[[], Awaitable[socket.socket]]
 
@@ -55,22 +58,12 @@ async def _call(dial: Dial, method: str, path: str, body: Any, timeout_s: float)
 
 async def _exchange(connection: socket.socket, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
     connection.setblocking(False)
-    reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_REPLY_BYTES)
+    reader, writer = await asyncio.open_connection(sock=connection, limit=STREAM_LIMIT_NBYTES)
     try:
         payload = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nHost: guest\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        status = int(lines[0].split()[1])
-        fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
-        length = int(fields.get("content-length", "-1"))
-        if not 0 <= length <= MAX_REPLY_BYTES:
-            raise ValueError("no acceptable Content-Length")
-        reply = json.loads(await reader.readexactly(length))
-        if not isinstance(reply, dict):
-            raise ValueError("the answer is not a JSON object")
-        return status, reply
-    except (IndexError, asyncio.LimitOverrunError) as error:
-        raise ValueError("malformed answer") from error
+        headers = {"Connection": "close", "Content-Type": "application/json"}
+        writer.write(request_head(method, path, headers, len(payload)) + payload)
+        answer = await read_answer(reader, REPLY_LIMIT.nbytes)
+        return answer.status, parse_object(answer.content, REPLY_LIMIT)
     finally:
         writer.close()

@@ -117,7 +117,7 @@ class GuestServer(ABC):
                     reply = await self.handle_request(method, target, fields.get("content-type", ""), body)
                 except GuestRequestError as error:
                     reply = error.reply
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                except (ValueError, TypeError, LookupError, AttributeError) as error:
                     reply = GuestRequestError(400, getattr(error, "code", "bad_request"), str(error)).reply
                 last = fields.get("connection", "").lower() == "close" or target.startswith("/v1/quiesce")
                 writer.write(_head(reply, last) + reply.body)
@@ -164,7 +164,7 @@ class GuestServer(ABC):
         except GuestRequestError as error:
             said = json.loads(error.reply.body)
             return frame({"seq": number, **said, "status": error.reply.status, "nbytes": 0}, b"")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             code = getattr(error, "code", "bad_request")
             return frame({"seq": number, "error": code, "detail": str(error), "status": 400, "nbytes": 0}, b"")
 

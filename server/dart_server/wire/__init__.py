@@ -2,7 +2,7 @@
 
 Role: the single definition shared by the server and by every client (client packages import this module and nothing else of the server).
 Rule: pydantic and the standard library only; unknown fields are errors; a field is never renamed, only added with a default.
-Non-goals: no behaviour (but for `messages`: how a calling end reads the channel), no defaults that depend on the host.
+Non-goals: no behaviour (but for `messages` and `guest_answers`: how a calling end reads the channel), no defaults that depend on the host.
 
 Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of them except `/healthz`):
 
@@ -33,7 +33,7 @@ Routes (all JSON unless said otherwise; `Authorization: Bearer KEY` on all of th
     GET    /v1/leases/{lease_id}/clock           -> ClockView                     the desktop's time of day
     PUT    /v1/leases/{lease_id}/clock           ClockRequest -> ClockView        declare it
     GET    /v1/leases/{lease_id}/health          -> DesktopHealthView             why a desktop died, and whose fault it is
-    ANY    /v1/leases/{lease_id}/guest/{path}    the guest agent's OSWorld routes, passed through
+    ANY    /v1/leases/{lease_id}/guest/{path}    the guest agent's OSWorld routes, passed through (with `X-Dart-From-Guest`)
     WS     /v1/leases/{lease_id}/tunnel?port=N   bytes to and from a TCP port inside the desktop
     POST   /v1/setups/acquire                      SetupAcquireRequest -> SetupGrant         one builder per key, the others wait
     POST   /v1/setups/abandon                    SetupAbandonRequest                     the builder failed; the next one may try
@@ -73,6 +73,7 @@ from __future__ import annotations
 
 from dart_server.wire.base import (
     FENCING_TOKEN_HEADER,
+    FROM_GUEST_HEADER,
     LEASE_TOKEN_HEADER,
     REQUEST_ID_HEADER,
     DesktopShape,
@@ -165,6 +166,7 @@ __all__ = [
     "DEFAULT_POOL",
     "EARLIEST_CLOCK",
     "FENCING_TOKEN_HEADER",
+    "FROM_GUEST_HEADER",
     "LATEST_CLOCK",
     "LEASE_TOKEN_HEADER",
     "MAX_EVIDENCE_QUERIES",

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 LEASE_TOKEN_HEADER = "X-Dart-Lease-Token"
 FENCING_TOKEN_HEADER = "X-Dart-Fencing-Token"
 REQUEST_ID_HEADER = "X-Request-Id"
+FROM_GUEST_HEADER = "X-Dart-From-Guest"
+"""On an answer that was passed through: whatever it looks like, the farm did not say it."""
 
 SetupKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """sha256 over (image digest, resolution, font size, canonical setup, asset digests); the evaluator is not part of it."""

@@ -45,12 +45,13 @@ class HandshakeRefused(Exception):
 
 
 class SocketClosed(ConnectionError):
-    """The connection is over: closed by the peer (`code`, `reason`), broken, or closed here."""
+    """The connection is over: closed by the peer (`code`, `reason`), broken, or closed here. `malformed`: for what the peer had sent."""
 
-    def __init__(self, reason: str, code: int = 1006) -> None:
+    def __init__(self, reason: str, code: int = 1006, *, malformed: bool = False) -> None:
         super().__init__(f"{code} {reason}".strip())
         self.code = code
         self.reason = reason
+        self.malformed = malformed
 
 
 class MessageSocket(asyncio.BufferedProtocol):
@@ -337,17 +338,17 @@ class MessageSocket(asyncio.BufferedProtocol):
 
     def _check(self) -> None:
         if self._over is not None:
-            raise SocketClosed(self._over.reason, self._over.code)
+            raise SocketClosed(self._over.reason, self._over.code, malformed=self._over.malformed)
 
     def _break(self, reason: str, code: int) -> None:
-        self._end(SocketClosed(reason, code))
+        self._end(SocketClosed(reason, code, malformed=True))
         self._abort()
 
     def _end(self, closed: SocketClosed) -> None:
         if self._over is None:
             self._over = closed
         if not self._answer.done():
-            self._answer.set_exception(SocketClosed(closed.reason, closed.code))
+            self._answer.set_exception(SocketClosed(closed.reason, closed.code, malformed=closed.malformed))
         self._arrived.set()
 
     def _abort(self) -> None:

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from dart_server.wire import ErrorBody, ErrorCode
+from dart_server.wire import FROM_GUEST_HEADER, ErrorBody, ErrorCode
 
 KEY = "test-key"
 STATUS = {
@@ -58,11 +58,15 @@ class FakeFarmServer:
         self.drop: set[int] = set()
         self.late: list[bytes] = []
         self.channel_error: dict[str, Any] | None = None
+        self.frames: list[bytes] = []
+        """Messages that take the place of the next steps' frames."""
         self.drafts: list[bool] = []
         """For the next steps: a picture ahead of the answer, which is the one of the answer or not."""
         self.claim_delay_s = 0.0
         self.client_request_ids: list[str] = []
         self.retry_after_s: int | None = None
+        self.from_guest: set[str] = set()
+        """Routes whose refusals are passed through from the desktop."""
         self.drop_responses: set[str] = set()
         """Routes whose next call is carried out, but the connection breaks before its answer."""
         self.claim: dict[str, Any] = {}
@@ -83,6 +87,8 @@ class FakeFarmServer:
         if waiting := self.refuse.get(name):
             body = waiting.pop(0)
             headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
+            if name in self.from_guest:
+                headers[FROM_GUEST_HEADER] = "1"
             return Response(body.model_dump_json(), STATUS.get(body.error, 502), headers)
         if name not in ROUTES_WITHOUT_TOKEN and "x-dart-lease-token" not in request.headers:
             return Response(status_code=400)
@@ -270,7 +276,9 @@ class FakeFarmServer:
                 if number in self.drop:
                     await socket.close(1011)
                     return
-                if self.channel_error is not None:
+                if self.frames:
+                    await socket.send_bytes(self.frames.pop(0))
+                elif self.channel_error is not None:
                     header, self.channel_error = {**self.channel_error, "seq": request["seq"], "nbytes": 0}, None
                     await socket.send_bytes(pack(header, b""))
                 elif number in self.unanswered_steps:
@@ -282,8 +290,8 @@ class FakeFarmServer:
                     if not self.drafts or socket.query_params.get("early") != "1":
                         await socket.send_bytes(frame(request["seq"], number))
                         continue
-                    draft = {"draft": True, "seq": request["seq"], "nbytes": 24}
-                    await socket.send_bytes(pack(draft, bytes([200 + number]) * 24))
+                    draft = {"draft": True, "seq": request["seq"], "nbytes": 64 * 64 * 3}
+                    await socket.send_bytes(pack(draft, bytes([200 + number]) * 64 * 64 * 3))
                     await socket.send_bytes(frame(request["seq"], number, early=self.drafts.pop(0)))
         except WebSocketDisconnect:
             return
@@ -314,9 +322,9 @@ def pack(header: dict[str, Any], payload: bytes) -> bytes:
 
 
 def frame(seq: int, value: int, *, early: bool = False) -> bytes:
-    """A raw 4x2 frame filled with `value`, or without its picture."""
-    payload = b"" if early else bytes([value]) * 24
-    header = {"seq": seq, "width": 4, "height": 2, "encoding": "raw", "settled": True, "settle_ms": 1.0}
+    """A raw 64x64 frame filled with `value`, or without its picture."""
+    payload = b"" if early else bytes([value]) * 64 * 64 * 3
+    header = {"seq": seq, "width": 64, "height": 64, "encoding": "raw", "settled": True, "settle_ms": 1.0}
     header |= {"early": True} if early else {}
     return pack({**header, "grab_ms": 1.0, "cursor": [0, 0], "nbytes": len(payload), "extra": 1}, payload)
 

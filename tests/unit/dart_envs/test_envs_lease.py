@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fake_farm_server import KEY, FakeFarmServer, serving
+from fake_farm_server import KEY, FakeFarmServer, pack, serving
 
 from dart_envs.errors import DesktopFailedError, FarmError, GuestError, LeaseLostError
 from dart_envs.farm import channel
@@ -91,7 +91,7 @@ async def _until(condition: object) -> None:
 async def test_steps_share_a_channel_and_frames_are_theirs(lease: AsyncLease, server: FakeFarmServer) -> None:
     first = await lease.step([MoveEvent(x=1, y=1)], SettleSpec())
     second = await lease.step([])
-    assert first.image.shape == (2, 4, 3)
+    assert first.image.shape == (64, 64, 3)
     assert (int(first.image[0, 0, 0]), int(second.image[0, 0, 0])) == (0, 1)
     assert server.requests.count("channel") == 1
     assert first.image.flags.writeable
@@ -104,6 +104,55 @@ async def test_a_picture_that_came_ahead_counts_only_where_the_frame_says_so(
     server.drafts = [True, False]
     shown = [int((await lease.step([], SettleSpec())).image[0, 0, 0]) for _ in range(3)]
     assert shown == [200, 1, 2]
+
+
+HONEST = {"seq": 1, "width": 64, "height": 64, "encoding": "raw", "settled": True, "settle_ms": 0.0, "grab_ms": 0.0}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"height": -1}, {"width": 65}, {"encoding": "png"}, {"cursor": [10**400, 0]}, {"settle_ms": "soon"}],
+    ids=["negative height", "another size", "another encoding", "no pointer", "no duration"],
+)
+async def test_a_malformed_frame_is_the_policys_fault(
+    lease: AsyncLease, server: FakeFarmServer, fields: dict[str, object]
+) -> None:
+    payload = bytes(64 * 64 * 3)
+    server.frames = [pack({**HONEST, "cursor": [0, 0], "nbytes": len(payload), **fields}, payload)]
+    with pytest.raises(DesktopFailedError) as failed:
+        await lease.step([])
+    assert (failed.value.fault_owner, failed.value.cause) == (FaultOwner.POLICY, "malformed_answer")
+    assert lease.lost is False
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"\0\0", (2**31).to_bytes(4, "big"), (200_000).to_bytes(4, "big") + b"[" * 200_000, pack({"nbytes": 3}, b"")],
+    ids=["empty", "short", "cut off", "deep", "another length"],
+)
+async def test_what_is_no_frame_ends_the_channel_and_not_the_release(
+    lease: AsyncLease, server: FakeFarmServer, message: bytes
+) -> None:
+    server.frames = [message]
+    with pytest.raises(FarmError) as broken:
+        await lease.step([MoveEvent(x=1, y=1)])
+    assert broken.value.code == "channel_lost"
+    await lease.step([])
+    await lease.release()
+    assert "release" in server.requests
+
+
+async def test_an_error_of_the_farm_that_the_desktop_wrote_is_not_believed(
+    lease: AsyncLease, server: FakeFarmServer
+) -> None:
+    server.error("windows", ErrorCode.LEASE_EXPIRED)
+    server.from_guest.add("windows")
+    assert (await lease.guest("GET", "/v1/windows")).from_guest
+    assert lease.lost is False
+    server.from_guest.clear()
+    server.error("windows", ErrorCode.LEASE_EXPIRED)
+    with pytest.raises(LeaseLostError):
+        await lease.guest("GET", "/v1/windows")
 
 
 async def test_a_late_answer_is_never_taken_for_another(

@@ -167,6 +167,8 @@ class FakeProvider:
     log: list[tuple[str, str]] = field(default_factory=list)
     desktops: dict[str, FakeDesktop] = field(default_factory=dict)
     snapshots: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Screens of the snapshots, (width, height) in pixels."""
     directory: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="dart-fake-")
     )
@@ -219,7 +221,7 @@ class FakeProvider:
         assert desktop.server is not None
         await asyncio.sleep(0.01)
         assert not desktop.server.server_state.connections, "connections must be closed before a snapshot"
-        self.snapshots[snapshot_id] = copy.copy(desktop.files)
+        self.snapshots[snapshot_id], self.sizes[snapshot_id] = copy.copy(desktop.files), desktop.size
         return base.SnapshotInfo(snapshot_id, self.snapshot_bytes, DIGEST, self.files_bytes, 0.25, 7)
 
     async def restore(self, desktop_id: str, snapshot_id: str) -> None:
@@ -228,7 +230,7 @@ class FakeProvider:
             self.failing = max(0, self.failing - 1)
             await self.destroy(desktop_id)
             raise base.SnapshotBroken(f"{snapshot_id} does not restore")
-        await self._boot(desktop_id, copy.copy(self.snapshots[snapshot_id]), (64, 48))
+        await self._boot(desktop_id, copy.copy(self.snapshots[snapshot_id]), self.sizes[snapshot_id])
 
     async def destroy(self, desktop_id: str) -> None:
         desktop = self.desktops.pop(desktop_id, None)

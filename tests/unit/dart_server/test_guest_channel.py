@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from farm_fake import FakeDesktop
 
-from dart_server.guest import client
-from dart_server.guest.client import GuestChannel, GuestClient, GuestUnreachable
-from dart_server.guest.frames import frame_header
+from dart_server.guest import limits
+from dart_server.guest.client import GuestChannel, GuestClient, GuestMalformed
+from dart_server.wire.guest_answers import split_frame
 
 STEP = json.dumps({"seq": 7, "frame": {"encoding": "raw"}})
 
@@ -42,8 +42,8 @@ async def test_drafts_come_only_where_they_were_asked_for(desktop: FakeDesktop, 
         drafts.append(bytes(draft))
 
     frames = [await channel.step(STEP, 5.0, keep) for _ in range(2)]
-    assert [frame_header(frame)["nbytes"] for frame in frames] == [6, 6]
-    assert [(frame_header(draft)["seq"], draft[-5:]) for draft in drafts] == [(7, b"ahead")] * (2 if early else 0)
+    assert [split_frame(frame)[0]["nbytes"] for frame in frames] == [6, 6]
+    assert [(split_frame(draft)[0]["seq"], draft[-5:]) for draft in drafts] == [(7, b"ahead")] * (2 if early else 0)
     await guest.close_connections()
 
 
@@ -51,22 +51,22 @@ async def test_a_frame_that_no_screen_of_its_size_can_have_is_refused(
     desktop: FakeDesktop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest = GuestClient(lambda port: dialled(desktop), screen=(2, 1))
-    assert frame_header(await guest.channel().step(STEP, 5.0))["nbytes"] == 6
-    monkeypatch.setattr(client, "FRAME_ROOM", 4)  # the answer's header alone is longer
+    assert split_frame(await guest.channel().step(STEP, 5.0))[0]["nbytes"] == 6
+    monkeypatch.setattr(limits, "FRAME_ROOM", 4)  # the answer's header alone is longer
     guest = GuestClient(lambda port: dialled(desktop), screen=(2, 1))
-    with pytest.raises(GuestUnreachable, match="the channel to the guest agent broke"):
+    with pytest.raises(GuestMalformed, match="the channel to the guest agent broke"):
         await guest.channel().step(STEP, 5.0)
     await guest.close_connections()
 
 
 def test_a_raw_screen_fits_into_a_frame() -> None:
-    assert client.frame_limit((1920, 1080)) == 16 * 1024**2 + 4 * 1920 * 1080
-    assert client.frame_limit((7680, 4320)) < client.MESSAGE_LIMIT
+    assert limits.frame_limit((1920, 1080)).nbytes == 1024**2 + 4 * 1920 * 1080
+    assert limits.frame_limit((7680, 4320)).nbytes < limits.frame_limit(None).nbytes
 
 
 async def test_a_draft_that_nobody_takes_is_dropped(desktop: FakeDesktop) -> None:
     desktop.drafts = True
     guest = GuestClient(lambda port: dialled(desktop))
     frame = await guest.channel(early=True).step(STEP, 5.0)
-    assert frame_header(frame)["settled"] is True
+    assert split_frame(frame)[0]["settled"] is True
     await guest.close_connections()

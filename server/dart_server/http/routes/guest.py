@@ -6,38 +6,41 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from typing import Annotated
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
-from pydantic import TypeAdapter, ValidationError
 
 from dart_server import wire
 from dart_server.errors import ApiError, from_provider_error
+from dart_server.guest import answers, limits
 from dart_server.guest.channel import StepChannel
-from dart_server.guest.client import DIAL_TIMEOUT_S
+from dart_server.guest.client import DIAL_TIMEOUT_S, GuestClient, GuestReply
 from dart_server.guest.frames import step_timeout_s
 from dart_server.http.dependencies import Leased, LeasedUnfenced, access_of, byte_reserver_of, farm_of
 from dart_server.http.middleware import deny_websocket
 from dart_server.leases.service import LeaseAccess
 from dart_server.providers.base import CapabilityMissing, DesktopGone, ProviderError
 from dart_server.wire import ErrorCode
+from dart_server.wire.guest_answers import check_frame, split_frame
+
+if TYPE_CHECKING:
+    from dart_server.farm import Farm
 
 router = APIRouter(prefix="/v1/leases/{lease_id}", tags=["desktop"])
 CALL_TIMEOUT_S = 30.0
 EXEC_GRACE_S = 10.0
 A11Y_WALK_S = 15.0
-PASSTHROUGH_TIMEOUT_S = 150.0
-"""OSWorld's slowest ordinary route answers within 120 s."""
+FILE_TIMEOUT_S = 150.0
+PASSTHROUGH_TIMEOUT_S = 300.0
+"""OSWorld's slowest ordinary route answers within 120 s, and a film takes a while to come."""
 OPEN_V1 = frozenset({"v1/health", "v1/windows"})
 """Of the agent's own routes, those that may be passed through; the others have a route here or belong to the farm alone."""
 TUNNEL_CHUNK = 64 * 1024
 PART_NBYTES = 1024**2
-_ELEMENTS = TypeAdapter(list[dict[str, object]])
-_A11Y_FIELDS = frozenset(wire.A11yElement.model_fields)
+_PLAIN_FIELD = re.compile(r"[ -~]{0,1024}")
 AbsolutePath = Annotated[str, Query(pattern=r"^/[^\x00]*$", max_length=4096)]
 Mode = Annotated[str | None, Query(pattern=r"^[0-7]{3,4}$")]
 
@@ -45,14 +48,28 @@ Mode = Annotated[str | None, Query(pattern=r"^[0-7]{3,4}$")]
 @router.post("/step", operation_id="step", response_class=Response)
 async def step(lease_id: str, body: wire.StepRequest, request: Request, access: Leased) -> Response:
     """Events, settling, frame, in one round trip; the answer is the binary frame."""
-    farm = farm_of(request)
+    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     started = time.perf_counter()
     headers = {"content-type": "application/json"}
     content = body.model_dump_json().encode()
     timeout_s = step_timeout_s(body)
-    reply = await farm.guests.run(
-        access, lambda guest: guest.request("POST", "/v1/step", timeout_s=timeout_s, headers=headers, content=content)
-    )
+
+    async def call(guest: GuestClient) -> GuestReply:
+        reply = await guest.request(
+            "POST",
+            "/v1/step",
+            guest.frame_limit,
+            timeout_s=timeout_s,
+            headers=headers,
+            content=content,
+            reserve_bytes=reserve_bytes,
+        )
+        if reply.status < 400:
+            header, payload = split_frame(reply.content)
+            check_frame(header, payload, spec=body.frame, screen=access.slot.shape.resolution, seq=body.seq)
+        return reply
+
+    reply = await farm.guests.run(access, call)
     await farm.guests.raise_for_error(access, reply)
     farm.guests.record_step(access, body, reply.content, time.perf_counter() - started)
     return Response(reply.content, media_type="application/octet-stream")
@@ -75,53 +92,62 @@ async def channel(socket: WebSocket, lease_id: str) -> None:
 @router.get("/screenshot", operation_id="screenshot", response_class=Response)
 async def screenshot(lease_id: str, request: Request, access: Leased) -> Response:
     """The screen with its cursor, as PNG."""
-    farm = farm_of(request)
-    reply = await farm.guests.run(access, lambda guest: guest.request("GET", "/screenshot", timeout_s=CALL_TIMEOUT_S))
+    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    reply = await farm.guests.run(
+        access,
+        lambda guest: guest.request(
+            "GET", "/screenshot", guest.frame_limit, timeout_s=CALL_TIMEOUT_S, reserve_bytes=reserve_bytes
+        ),
+    )
     await farm.guests.raise_for_error(access, reply)
     return Response(reply.content, media_type="image/png")
 
 
-@router.get("/a11y", operation_id="a11y")
-async def a11y(lease_id: str, request: Request, access: Leased) -> list[wire.A11yElement]:
+@router.get("/a11y", operation_id="a11y", response_model=list[wire.A11yElement])
+async def a11y(lease_id: str, request: Request, access: Leased) -> Response:
     """The showing elements of the accessibility tree."""
     farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     target = f"/v1/a11y?format=json&timeout_s={A11Y_WALK_S:g}"
-    reply = await farm.guests.run(
-        access,
-        lambda guest: guest.request("GET", target, timeout_s=A11Y_WALK_S + EXEC_GRACE_S, reserve_bytes=reserve_bytes),
-    )
-    await farm.guests.raise_for_error(access, reply)
-    try:
-        elements = _ELEMENTS.validate_python(json.loads(reply.content)["elements"])
-        return [wire.A11yElement.model_validate({k: v for k, v in e.items() if k in _A11Y_FIELDS}) for e in elements]
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
-        raise ApiError(
-            ErrorCode.GUEST_ERROR, f"the accessibility tree is not what the protocol says: {error}"
-        ) from error
+
+    async def call(guest: GuestClient) -> GuestReply | bytes:
+        timeout_s = A11Y_WALK_S + EXEC_GRACE_S
+        reply = await guest.request("GET", target, limits.A11Y, timeout_s=timeout_s, reserve_bytes=reserve_bytes)
+        return reply if reply.status >= 400 else await answers.decode(answers.elements, reply.content)
+
+    return await _json_response(farm, access, call)
 
 
-@router.post("/execute", operation_id="execute")
-async def execute(lease_id: str, body: wire.ExecRequest, request: Request, access: Leased) -> wire.ExecReply:
+@router.post("/execute", operation_id="execute", response_model=wire.ExecReply)
+async def execute(lease_id: str, body: wire.ExecRequest, request: Request, access: Leased) -> Response:
     """Run a program inside the desktop."""
     farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     headers = {"content-type": "application/json"}
     content = body.model_dump_json().encode()
-    timeout_s = body.timeout_s + EXEC_GRACE_S
-    reply = await farm.guests.run(
-        access,
-        lambda guest: guest.request(
-            "POST", "/v1/exec", timeout_s=timeout_s, headers=headers, content=content, reserve_bytes=reserve_bytes
-        ),
-    )
-    await farm.guests.raise_for_error(access, reply)
-    answer = json.loads(reply.content)
-    timed_out = bool(answer.get("timed_out", False))
-    return wire.ExecReply(
-        returncode=None if timed_out else answer["returncode"],
-        stdout=answer["stdout"],
-        stderr=answer["stderr"],
-        timed_out=timed_out,
-    )
+
+    async def call(guest: GuestClient) -> GuestReply | bytes:
+        reply = await guest.request(
+            "POST",
+            "/v1/exec",
+            limits.EXEC,
+            timeout_s=body.timeout_s + EXEC_GRACE_S,
+            headers=headers,
+            content=content,
+            reserve_bytes=reserve_bytes,
+        )
+        return reply if reply.status >= 400 else await answers.decode(answers.ended_program, reply.content)
+
+    return await _json_response(farm, access, call)
+
+
+async def _json_response(
+    farm: Farm, access: LeaseAccess, call: Callable[[GuestClient], Awaitable[GuestReply | bytes]]
+) -> Response:
+    """What was decoded of an answer, as the wire's JSON; the agent's own error is raised."""
+    reply = await farm.guests.run(access, call)
+    if isinstance(reply, GuestReply):
+        await farm.guests.raise_for_error(access, reply)
+        raise ApiError(ErrorCode.GUEST_ERROR, "the guest agent refused without an error")
+    return _in_parts(reply, 200, {"content-type": "application/json"})
 
 
 @router.get("/clock", operation_id="get_clock")
@@ -142,16 +168,18 @@ async def _clock(
     farm = farm_of(request)
     content = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json"}
-    reply = await farm.guests.run(
-        access,
-        lambda guest: guest.request(method, "/v1/clock", timeout_s=CALL_TIMEOUT_S, headers=headers, content=content),
-    )
-    await farm.guests.raise_for_error(access, reply)
-    try:
-        said = json.loads(reply.content)
-        return wire.ClockView(time=datetime.fromtimestamp(said["time_s"], UTC), declared=said["declared"])
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise ApiError(ErrorCode.GUEST_ERROR, f"the clock is not what the protocol says: {error}") from error
+
+    async def call(guest: GuestClient) -> GuestReply | wire.ClockView:
+        reply = await guest.request(
+            method, "/v1/clock", limits.CLOCK, timeout_s=CALL_TIMEOUT_S, headers=headers, content=content
+        )
+        return reply if reply.status >= 400 else answers.clock(reply.content)
+
+    told = await farm.guests.run(access, call)
+    if isinstance(told, GuestReply):
+        await farm.guests.raise_for_error(access, told)
+        raise ApiError(ErrorCode.GUEST_ERROR, "the guest agent refused without an error")
+    return told
 
 
 @router.put("/files", operation_id="write_file", status_code=204)
@@ -163,7 +191,8 @@ async def write_file(
     target = "/v1/files?" + urlencode({"path": path} | ({"mode": mode} if mode else {}))
     content = await request.body()
     reply = await farm.guests.run(
-        access, lambda guest: guest.request("PUT", target, timeout_s=CALL_TIMEOUT_S, content=content)
+        access,
+        lambda guest: guest.request("PUT", target, limits.ERROR, timeout_s=FILE_TIMEOUT_S, content=content),
     )
     await farm.guests.raise_for_error(access, reply)
     return Response(status_code=204)
@@ -175,7 +204,9 @@ async def read_file(lease_id: str, path: AbsolutePath, request: Request, access:
     farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
     target = "/v1/files?" + urlencode({"path": path})
     reply = await farm.guests.run(
-        access, lambda guest: guest.request("GET", target, timeout_s=CALL_TIMEOUT_S, reserve_bytes=reserve_bytes)
+        access,
+        lambda guest: guest.request("GET", target, limits.FILE, timeout_s=FILE_TIMEOUT_S, reserve_bytes=reserve_bytes),
+        is_file=True,
     )
     await farm.guests.raise_for_error(access, reply)
     return _in_parts(reply.content, 200, {"content-type": "application/octet-stream"})
@@ -209,13 +240,16 @@ async def _pass_through(lease_id: str, path: str, request: Request, access: Leas
         lambda guest: guest.request(
             request.method,
             target,
+            limits.PASSED_THROUGH,
             timeout_s=PASSTHROUGH_TIMEOUT_S,
             headers=headers,
             content=content,
             reserve_bytes=reserve_bytes,
         ),
+        is_file=True,
     )
-    kept = {k: v for k, v in reply.headers.items() if k in ("content-type", "content-disposition")}
+    passed = {k: v for k, v in reply.headers.items() if k in ("content-type", "content-disposition")}
+    kept = {k: v for k, v in passed.items() if _PLAIN_FIELD.fullmatch(v)} | {wire.FROM_GUEST_HEADER: "1"}
     return _in_parts(reply.content, reply.status, kept)
 
 

@@ -19,9 +19,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
 
-from dart_server.guest.client import GuestClient, GuestReply, GuestUnreachable
+from dart_server.guest import limits
+from dart_server.guest.client import GuestClient, GuestMalformed, GuestReply, GuestUnreachable
 from dart_server.providers.guest_server import GuestRequestError, GuestServer, Reply, frame, json_reply
 from dart_server.providers.osworld import guest_programs
+from dart_server.wire.guest_answers import MalformedAnswer, check_picture, parse_json, parse_object
 
 CALL_TIMEOUT_S = 130.0
 """OSWorld's server gives programs 120 s."""
@@ -52,7 +54,7 @@ class OsworldGuest(GuestServer):
     async def answers(self, timeout_s: float) -> bool:
         """Whether OSWorld's server is there."""
         try:
-            reply = await self._guest.request("GET", "/platform", timeout_s=timeout_s)
+            reply = await self._guest.request("GET", "/platform", limits.HEALTH, timeout_s=timeout_s)
         except GuestUnreachable:
             return False
         return reply.status == 200 and reply.content.strip() in PLATFORMS
@@ -99,6 +101,7 @@ class OsworldGuest(GuestServer):
             picture, settled = await self._settle(settle)
             settled_s = time.monotonic()
         encoding = str(wanted.get("encoding", "png"))
+        check_picture(picture, "png", self._size)
         image = await asyncio.to_thread(_encoded, picture, encoding, int(wanted.get("quality", 90)))
         times = {
             "events_ms": (performed_s - started_s) * 1000,
@@ -112,7 +115,7 @@ class OsworldGuest(GuestServer):
     async def _perform(self, events: list[dict[str, Any]]) -> list[int]:
         """Perform events; where the pointer is then."""
         if not events:
-            found = json.loads(await self._request_ok("GET", "/cursor_position"))
+            found = parse_json(await self._request_ok("GET", "/cursor_position"), limits.CLOCK.json)
         else:
             found = await self._run_program(guest_programs.EVENTS_PROGRAM, events)
             if isinstance(found, dict):
@@ -144,7 +147,7 @@ class OsworldGuest(GuestServer):
             raise GuestRequestError(
                 503, "session_down", f"OSWorld's server answers {reply.status}: its session is not up"
             )
-        size = json.loads(reply.content)
+        size = parse_object(reply.content, limits.HEALTH.json)
         found = [int(size["width"]), int(size["height"])]
         parts = {name: True for name in ("ready", "session_alive", "x_alive", "wm_alive", "bus_alive")}
         return {
@@ -172,9 +175,9 @@ class OsworldGuest(GuestServer):
     async def _run_program(self, program: str, argument: Any) -> Any:
         """What one of our programs prints inside the guest."""
         body = json.dumps(guest_programs.command(program, argument)).encode()
-        said = json.loads(await self._request_ok("POST", "/execute", body, JSON))
+        said = parse_object(await self._request_ok("POST", "/execute", body, JSON), limits.EXEC.json)
         try:
-            return json.loads(said["output"])
+            return parse_json(str(said["output"]).encode(), limits.EXEC.json)
         except ValueError as error:
             detail = f"the guest's python failed: {str(said.get('error', ''))[-300:]}"
             raise GuestRequestError(503, "internal", detail) from error
@@ -200,7 +203,7 @@ class OsworldGuest(GuestServer):
 
     async def _tree(self, form: str) -> dict[str, Any]:
         started_s = time.monotonic()
-        said = json.loads(await self._request_ok("GET", "/accessibility"))
+        said = parse_object(await self._request_ok("GET", "/accessibility"), limits.OSWORLD_TREE.json)
         if form == "xml":
             return {"AT": said["AT"]}
         found = await asyncio.to_thread(elements, said["AT"])
@@ -240,11 +243,12 @@ class OsworldGuest(GuestServer):
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> GuestReply:
         """One of OSWorld's paths. Raises `GuestRequestError` when nobody answers."""
-        length = {"content-length": str(len(body or b""))} if method != "GET" else {}
         try:
             return await self._guest.request(
-                method, target, timeout_s=timeout_s, headers={**(headers or {}), **length}, content=body
+                method, target, limits.PASSED_THROUGH, timeout_s=timeout_s, headers=headers, content=body
             )
+        except GuestMalformed as error:
+            raise MalformedAnswer(str(error)) from error
         except GuestUnreachable as error:
             raise GuestRequestError(503, "session_down", f"OSWorld's server does not answer: {error}") from error
 
@@ -270,7 +274,10 @@ def elements(xml: str) -> list[dict[str, Any]]:
         for child in node:
             walk(child, app, window)
 
-    walk(ElementTree.fromstring(xml), "", "")
+    try:
+        walk(ElementTree.fromstring(xml), "", "")
+    except (ElementTree.ParseError, RecursionError) as error:
+        raise MalformedAnswer("the accessibility tree is no tree") from error
     return found
 
 
@@ -293,10 +300,17 @@ def _absolute(query: Mapping[str, str]) -> str:
 
 
 def _encoded(picture: bytes, encoding: str, quality: int) -> tuple[bytes, tuple[int, int]]:
-    """OSWorld's PNG as what was asked for, and its size in pixels."""
+    """OSWorld's PNG as what was asked for, and its size in pixels. Raises `MalformedAnswer`."""
+    try:
+        return _converted(picture, encoding, quality)
+    except Exception as error:
+        raise MalformedAnswer(f"a picture that cannot be decoded: {error}") from error
+
+
+def _converted(picture: bytes, encoding: str, quality: int) -> tuple[bytes, tuple[int, int]]:
     from PIL import Image
 
-    with Image.open(io.BytesIO(picture)) as image:
+    with Image.open(io.BytesIO(picture), formats=("PNG",)) as image:
         size = image.size
         if encoding == "none":
             return b"", size

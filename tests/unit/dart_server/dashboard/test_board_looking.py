@@ -125,24 +125,25 @@ async def test_steps_are_replayed_with_their_pictures_and_their_owner(api: Api, 
     assert (await page.get(f"{path}/{pictured.number}")).status_code == 404
 
 
-def frame_of(width: int, height: int) -> bytes:
-    header = json.dumps({"width": width, "height": height, "encoding": "raw"}).encode()
-    return struct.pack(">I", len(header)) + header + bytes(width * height * 3)
+def frame_of(payload: bytes = bytes(320 * 240 * 3), **fields: object) -> bytes:
+    told = {"seq": 0, "width": 320, "height": 240, "encoding": "raw", "nbytes": len(payload), "cursor": [0, 0]}
+    header = json.dumps({**told, "settled": True, "settle_ms": 0.0, "grab_ms": 0.0, **fields}).encode()
+    return struct.pack(">I", len(header)) + header + payload
 
 
 async def test_the_replay_is_bounded_in_steps_and_bytes(api: Api, clock: ManualClock) -> None:
     await api.create_lease(shape=SHAPE)
     lease = api.farm.leases.active[0]
-    replay = Replay(clock, steps=5, nbytes=2000)
+    replay = Replay(clock, steps=5, nbytes=4000)
     maker = asyncio.ensure_future(replay.make_thumbnails())
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
     for number in range(20):
         desktop_id = f"desk_{number % 2}"
-        replay.record(lease, desktop_id, 1, request, frame_of(64, 48), 0.01)
+        replay.record(lease, desktop_id, 1, request, frame_of(), 0.01)
         async with asyncio.timeout(10):
             while replay._arrived.is_set():
                 await clock.advance(MIN_PICTURE_INTERVAL_S)
-        assert replay.nbytes <= 2000
+        assert replay.nbytes <= 4000
         assert len(replay.steps(desktop_id)) <= 5
     assert replay.nbytes == sum(
         len(step.picture or b"") for name in ("desk_0", "desk_1") for step in replay.steps(name)
@@ -161,10 +162,9 @@ async def test_a_frame_that_came_early_has_the_picture_of_its_draft(api: Api, cl
     await api.create_lease(shape=SHAPE)
     replay = Replay(clock)
     maker = asyncio.ensure_future(replay.make_thumbnails())
-    header = json.dumps({"width": 8, "height": 8, "encoding": "raw", "early": True, "nbytes": 0}).encode()
-    frame = struct.pack(">I", len(header)) + header
-    note = json.dumps({"draft": True, "seq": 0, "nbytes": 192}).encode()
-    draft = struct.pack(">I", len(note)) + note + bytes([250, 0, 0] * 64)
+    frame = frame_of(b"", early=True)
+    note = json.dumps({"draft": True, "seq": 0, "nbytes": 320 * 240 * 3}).encode()
+    draft = struct.pack(">I", len(note)) + note + bytes([250, 0, 0] * 320 * 240)
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
     replay.record(api.farm.leases.active[0], "desk_0", 1, request, frame, 0.01, draft)
     async with asyncio.timeout(10):
@@ -183,7 +183,7 @@ async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
     await api.create_lease(shape=SHAPE)
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow_picture(_frame: bytes | bytearray, _draft: object) -> bytes:
+    def slow_picture(_waiting: object) -> bytes:
         begun.set()
         assert go_on.wait(10)
         return b"picture"
@@ -192,7 +192,7 @@ async def test_a_step_that_is_dropped_while_its_picture_is_made_costs_nothing(
     replay = Replay(clock)
     maker = asyncio.ensure_future(replay.make_thumbnails())
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
-    replay.record(api.farm.leases.active[0], "desk_0", 1, request, frame_of(8, 8), 0.01)
+    replay.record(api.farm.leases.active[0], "desk_0", 1, request, frame_of(), 0.01)
     assert await asyncio.to_thread(begun.wait, 10)
     replay.prune(set())
     go_on.set()
@@ -208,7 +208,7 @@ async def test_frames_that_wait_to_become_pictures_are_few(api: Api, clock: Manu
     replay = Replay(clock)
     request = wire.StepRequest(events=[wire.MoveEvent(x=1, y=1)])
     for number in range(40):
-        replay.record(api.farm.leases.active[0], f"desk_{number % 20}", 1, request, frame_of(8, 8), 0.01)
+        replay.record(api.farm.leases.active[0], f"desk_{number % 20}", 1, request, frame_of(), 0.01)
     assert len(replay._waiting) == MAX_PENDING_FRAMES
     assert all(len(replay.steps(f"desk_{number}")) == 2 for number in range(20))
 
