@@ -1,0 +1,1 @@
+"""Desktops that attack the farm and its clients with their answers."""
