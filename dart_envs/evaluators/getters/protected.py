@@ -7,11 +7,10 @@ the kernel, not from a name: what the user starts is never in it. The look may b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
 from dart_envs.setup.steps import AS_PROTECTED, BASELINE_FILE, PROTECTED_GID
@@ -102,7 +101,7 @@ async def protected_processes(context: GetterContext, executable: str | None = N
         raise InvalidArtifact(f"the task's programs cannot be looked at: {reply.stderr.strip()[-200:]}")
     try:
         found = [
-            ProtectedProcess(one["pid"], one["executable"], tuple(one["ports"])) for one in json.loads(reply.stdout)
+            ProtectedProcess(one["pid"], one["executable"], tuple(one["ports"])) for one in load_json(reply.stdout)
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArtifact(f"the task's programs cannot be looked at: {error}") from error

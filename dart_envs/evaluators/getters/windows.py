@@ -7,10 +7,9 @@ by the host's evidence, executes that file with no code but the image's. Non-goa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
-from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import list_processes, list_tree, look, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
 from dart_envs.setup import windows
@@ -84,7 +83,7 @@ async def _list_owned(desktop: Desktop) -> list[tuple[str, str, int]]:
     """(title, class, process id of its connection) of every window. Raises InvalidArtifact when the X server does not say."""
     reply = await run_program(desktop, [PYTHON, "-I", "-c", OWNERS_SCRIPT], user="root")
     try:
-        return [(str(title), str(wm_class), int(pid)) for title, wm_class, pid in json.loads(reply.stdout)]
+        return [(str(title), str(wm_class), int(pid)) for title, wm_class, pid in load_json(reply.stdout)]
     except (ValueError, TypeError) as error:
         raise InvalidArtifact(f"the windows cannot be listed: {reply.stderr.strip()[-200:]}") from error
 
