@@ -187,3 +187,20 @@ async def test_a_folder_that_is_opened_is_shown(episode: Episode) -> None:
     ):
         await episode.lease.step(list(actions), SettleSpec(quiet_ms=300, cap_ms=3000))
     assert await episode.reward() == 1.0
+
+
+@pytest.mark.parametrize("place", ["0,0", "400,300"])
+async def test_another_programs_number_is_not_the_calculators(episode: Episode, place: str) -> None:
+    task = await episode.begin("basics/calculate/0001")
+    rule = task.evaluator.expected_configs[0]
+    assert rule is not None
+    number = rule["rules"]["text"]
+    await episode.run(f"zenity --entry --entry-text {number} --title galculator-result >/dev/null 2>&1 &")
+    for _ in range(100):
+        if any(element.text == number for element in await episode.lease.a11y()):
+            break
+        await asyncio.sleep(0.1)
+    else:
+        pytest.fail("the number does not show")
+    await episode.run(f"wmctrl -r galculator-result -e 0,{place},-1,-1; sleep 0.3")
+    assert await episode.reward() == 0.0
