@@ -33,6 +33,8 @@ for number in range(int(sys.argv[1])):
 """
 
 
+SNAPSHOTS = 1000
+"""Of the long proof: half an hour on two cores that have other work."""
 LINKS = """import os, sys
 os.mkdir("/home/user/links")
 open("/home/user/links/file", "w").close()
@@ -121,7 +123,7 @@ async def test_files_are_limited_beside_bytes(runc_copies: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(5400)
 async def test_host_memory_is_what_a_thousand_hostile_snapshots_report(runc_copies: Case) -> None:
     """The file system of the helper tells pages and inodes exactly; what an inode costs is measured on this host beforehand."""
     case = runc_copies
@@ -134,7 +136,7 @@ async def test_host_memory_is_what_a_thousand_hostile_snapshots_report(runc_copi
     pages, inodes = await live_room(case)
     kept: deque[tuple[str, int]] = deque()
     refused = 0
-    for number in range(1000):
+    for number in range(SNAPSHOTS):
         try:
             saved = await case.provider.snapshot(("d1", "d2")[number % 10 == 0], f"hostile-{number}")
         except DesktopUnsavable:
@@ -143,7 +145,7 @@ async def test_host_memory_is_what_a_thousand_hostile_snapshots_report(runc_copi
         kept.append((saved.snapshot_id, saved.bytes))
         if len(kept) > 20:
             await case.provider.delete_snapshot(kept.popleft()[0])
-    assert refused == 100
+    assert refused == SNAPSHOTS // 10
     pages_now, inodes_now = await live_room(case)
     host_bytes = pages_now - pages + (inodes_now - inodes) * cost
     reported_bytes = sum(nbytes for _, nbytes in kept)
