@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from served_farm import served_farm
+
+from dart_envs.farm.sync import FarmClient
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 PYTHON = ROOT / ".ecosystem" / "bin" / "python"
 DESKTOPS = 4
+LEASE_END_S = 90.0
+"""A library that kills its processes leaves leases behind, which end 60 s after their last heartbeat."""
 
 pytestmark = [
     pytest.mark.ecosystem,
@@ -32,14 +36,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def run(url: str, folder: Path, *command: str) -> str:
-    """What a program of the RL environment prints; it has to end well and give its desktops back."""
+    """What a program of the RL environment prints; it has to end well, and its desktops have to come back."""
     environment = {**os.environ, "DART_FARM_URL": url, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [str(PYTHON), *command], capture_output=True, text=True, cwd=folder, env=environment, timeout=500, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    with httpx.Client(transport=httpx.HTTPTransport(uds=url.removeprefix("unix://")), base_url="http://farm") as client:
-        assert client.get("/v1/leases").json()["leases"] == []
+    with FarmClient.connect(url) as farm:
+        deadline_s = time.monotonic() + LEASE_END_S
+        while (held := farm.leases()) and time.monotonic() < deadline_s:
+            time.sleep(1.0)
+        assert not held
     return done.stdout + done.stderr
 
 
