@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from counters_inside import ATTACKS
 
+from dart_server.guest import limits
 from dart_server.guest.client import GuestClient
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, rlimits, user_ids
@@ -49,7 +50,7 @@ class Desktops:
     async def call(self, desktop_id: str, method: str, path: str, content: bytes) -> bytes:
         guest = GuestClient(lambda port: self.provider.dial(desktop_id, port))
         try:
-            reply = await guest.request(method, path, timeout_s=90.0, content=content)
+            reply = await guest.request(method, path, limits.PASSED_THROUGH, timeout_s=90.0, content=content)
         finally:
             await guest.close_connections()
         assert reply.status == 200, reply.content
