@@ -15,6 +15,9 @@ from dart_envs.osworld import DesktopEnv
 
 pytestmark = [pytest.mark.desktop, pytest.mark.slow, pytest.mark.timeout(300)]
 
+LEASE_S = 18.0
+"""Longer than the accessibility bridge of a program holds the elements that it told a client: 15 s, rounded up."""
+
 
 def example(*command: str) -> dict[str, Any]:
     """A task whose setup launches one program, as most of OSWorld's do."""
@@ -76,17 +79,18 @@ def test_gimp_is_open_and_its_menus_have_places(env: DesktopEnv) -> None:
 
 
 def test_impress_survives_that_its_tree_is_read(env: DesktopEnv) -> None:
-    """OSWorld's impress/2cd43775: the start centre's dialog is closed, and the options are opened."""
+    """OSWorld's impress/2cd43775. A client that fills the cache of the accessibility bridge crashes LibreOffice here: the cache keeps
+    elements of the closed dialog whose widgets are freed. Trees read by libatspi crash it every time.
+    """
     observation = env.reset(task_config=example("libreoffice", "--impress"))
-    assert "soffice" in observation["accessibility_tree"]
+    assert '<dialog name="Select a Template"' in observation["accessibility_tree"]
     before = shell(env, "pgrep soffice.bin")
+    env.step("WAIT", pause=LEASE_S)
     for action in ("pyautogui.press('escape')", "pyautogui.hotkey('alt', 'f12')", "WAIT"):
         observation, *_ = env.step(action, pause=1)
+    assert "Document Recovery" not in shell(env, "wmctrl -l")
     assert re.search(r'<dialog name="Options - ', observation["accessibility_tree"])
     assert shell(env, "pgrep soffice.bin") == before
-    tree = env.controller.get_accessibility_tree()
-    assert tree is not None
-    assert "crash" not in tree.lower()
 
 
 def test_autorecovery_is_on_as_in_osworld(env: DesktopEnv) -> None:

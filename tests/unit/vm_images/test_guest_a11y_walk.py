@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 
 import pytest
 from dart_guest import a11y_tree
 from dart_guest.a11y_tree import Element, Tree, read_tree
 from dart_guest.a11y_walk import NAMESPACES, flat, xml
-from dart_guest.dbus_client import Call, Reader, pack_strings
+from dart_guest.dbus_client import Call, Reader, Reply, pack_strings
 from fake_accessibility_bus import FakeAccessibilityBus, FakeElement
 
 ROWS, COLUMNS = 1_048_576, 1_024
@@ -213,3 +214,31 @@ def test_the_limits_of_elements_and_time_truncate(monkeypatch: pytest.MonkeyPatc
 def test_strings_of_other_programs_survive_packing() -> None:
     reader = Reader(pack_strings("é", "", "日本"))
     assert [reader.string() for _ in range(3)] == ["é", "", "日本"]
+
+
+class FakeRecordingBus(FakeAccessibilityBus):
+    """Remembers the calls."""
+
+    def __init__(self, programs: dict[str, FakeElement]) -> None:
+        super().__init__(programs)
+        self.calls: list[Call] = []
+
+    def ask(self, calls: Sequence[Call], silence_s: float, deadline_s: float) -> list[Reply]:
+        self.calls += calls
+        return super().ask(calls, silence_s, deadline_s)
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_walk_does_not_start_the_cache_of_a_program(everything: bool) -> None:
+    """A client that asks for a program's own address, as libatspi does, starts its cache; LibreOffice 7.4 crashes when that is read."""
+    field = FakeElement("text", "Title", interfaces=("Component", "Text"), text="typed")
+    slider = dict.fromkeys(("CurrentValue", "MinimumValue", "MaximumValue", "MinimumIncrement"), 1.0)
+    bar = FakeElement("slider", "Zoom", interfaces=("Component", "Value"), values=slider)
+    button = FakeElement("push button", "OK", interfaces=("Component", "Action"), actions=[("press", "press", "", "")])
+    window = FakeElement("frame", "w", children=[field, bar, button])
+    bus = FakeRecordingBus({":1.1": FakeElement("application", "soffice", children=[window])})
+    assert not read(bus, everything=everything).truncated
+    asked = {(call.interface.removeprefix(a11y_tree.PREFIX), call.member) for call in bus.calls}
+    assert ("Accessible", "GetChildren") in asked
+    assert "Cache" not in {interface for interface, _ in asked}
+    assert not {"GetApplicationBusAddress", "GetItems", "RegisterEvent", "Embed"} & {member for _, member in asked}
