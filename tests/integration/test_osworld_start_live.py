@@ -88,7 +88,7 @@ def test_impress_survives_that_its_tree_is_read(env: DesktopEnv) -> None:
     env.step("WAIT", pause=LEASE_S)
     for action in ("pyautogui.press('escape')", "pyautogui.hotkey('alt', 'f12')", "WAIT"):
         observation, *_ = env.step(action, pause=1)
-    assert "Document Recovery" not in shell(env, "wmctrl -l")
+        assert "Document Recovery" not in shell(env, "wmctrl -l"), action
     assert re.search(r'<dialog name="Options - ', observation["accessibility_tree"])
     assert shell(env, "pgrep soffice.bin") == before
 
