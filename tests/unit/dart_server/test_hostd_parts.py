@@ -66,7 +66,10 @@ def test_only_listed_system_calls_are_allowed() -> None:
     assert (made["defaultAction"], made["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", errno.ENOSYS)
     allowed = {name for rule in made["syscalls"] for name in rule["names"] if rule["action"] == "SCMP_ACT_ALLOW"}
     assert {"openat", "clone", "socket", "ptrace", "rseq"} <= allowed
-    whatever = {name for rule in made["syscalls"] if "args" not in rule for name in rule["names"]} - {"pkey_alloc"}
+    whatever = {name for rule in made["syscalls"] if "args" not in rule for name in rule["names"]} - {
+        "clone3",
+        "pkey_alloc",
+    }
     assert whatever == {*call_filter.ALLOWED, *call_filter.REFUSED}, "what has rules of its own is in no list"
     assert not {*call_filter.ALLOWED} & {*call_filter.REFUSED}
     never = {
@@ -82,6 +85,8 @@ def test_only_listed_system_calls_are_allowed() -> None:
         "pidfd_getfd",
     }
     assert not allowed & never
+    (clone3,) = (rule for rule in made["syscalls"] if "clone3" in rule["names"])
+    assert clone3["errnoRet"] == errno.ENOSYS, "an engine that does not read defaultErrnoRet would answer EPERM"
     assert len(made["architectures"]) == 1, "no second entrance with numbers of its own"
 
 

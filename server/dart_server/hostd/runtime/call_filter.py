@@ -86,7 +86,8 @@ _EPERM, _ENOSPC, _ENOSYS, _EPROTONOSUPPORT, _EAFNOSUPPORT = 1, 28, 38, 93, 97
 def profile() -> dict[str, Any]:
     """The profile for this machine, as runc and container engines read it.
 
-    clone3 hides its flags from a filter: it answers ENOSYS, so that libc uses clone. Protection keys of memory are answered as by a
+    clone3 hides its flags from a filter: it answers ENOSYS, so that libc uses clone. It has a rule of its own, because engines such as
+    Docker 20.10 do not read `defaultErrnoRet` and answer what is on no list with EPERM. Protection keys of memory are answered as by a
     processor that has none: CRIU saves none, and a browser that had one dies in a restored desktop. Locked shared memory counts against a
     limit that desktops share, so nobody locks it.
     """
@@ -100,6 +101,7 @@ def profile() -> dict[str, Any]:
             *(_allow("personality", (0, "EQ", one)) for one in _PERSONALITIES),
             _allow("clone", (0, "MASKED_EQ", sum(_NEW_NAMESPACES), 0)),
             *(_refuse("clone", _EPERM, (0, "MASKED_EQ", one, one)) for one in _NEW_NAMESPACES),
+            _refuse("clone3", _ENOSYS),
             _refuse("pkey_alloc", _ENOSPC),
             *(_allow("shmctl", (1, "EQ", one)) for one in _SHM_COMMANDS),
             *(_refuse("shmctl", _EPERM, (1, "EQ", one)) for one in _SHM_LOCKS),
