@@ -391,11 +391,8 @@ class AsyncDesktopEnv:
         A dead desktop names the owner of the fault. On a live one it is the policy's if the evaluator gives a verdict on
         a desktop that no policy has touched: nothing else differs. Before the first action it is the evaluator's.
         """
-        assert self._lease is not None
-        try:
-            await check_alive(self._lease)
-        except (DesktopFailedError, LeaseLostError, FarmError) as fault:
-            return self._end_with_fault(fault)
+        if (ended := await self._end_if_dead()) is not None:
+            return ended
         what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
         if self._acted and await self._judges_untouched_desktop():
             return self._end_episode(EndReason.BROKE_DESKTOP, cause=f"evaluator: {what}")
@@ -403,7 +400,7 @@ class AsyncDesktopEnv:
         return self._end_episode(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
 
     async def _judges_untouched_desktop(self) -> bool:
-        """Reset the episode's desktop to the begin of the task and return whether the evaluator gives a verdict there."""
+        """Reset the episode's desktop to the start of the task and return whether the evaluator gives a verdict there."""
         assert self._lease is not None
         assert self._task is not None
         if self._task.id in self._judged_untouched:
@@ -422,15 +419,19 @@ class AsyncDesktopEnv:
 
     # Ends.
 
-    async def _end_with_guest_error(self, error: GuestError) -> StepResult:
-        """End the episode: a desktop that lives and does not do what is asked after the first action was broken by the policy."""
+    async def _end_if_dead(self) -> StepResult | None:
+        """End the episode if its desktop is dead or lost, with the owner of that fault; return None where it lives."""
         assert self._lease is not None
         try:
             await check_alive(self._lease)
         except (DesktopFailedError, LeaseLostError, FarmError) as fault:
             return self._end_with_fault(fault)
-        except GuestError as second:
-            error = second
+        return None
+
+    async def _end_with_guest_error(self, error: GuestError) -> StepResult:
+        """End the episode: a desktop that lives and does not do what is asked after the first action was broken by the policy."""
+        if (ended := await self._end_if_dead()) is not None:
+            return ended
         if not self._acted:
             return self._end_with_fault(error)
         self._lease_unusable = True

@@ -22,6 +22,7 @@ MAX_FOLDERS = 2000
 OWNERS_SCRIPT = """
 import json
 from Xlib import X, display
+from Xlib.error import XError
 from Xlib.ext import res
 shown = display.Display(":0")
 root = shown.screen().root
@@ -35,7 +36,7 @@ for number in value(root, "_NET_CLIENT_LIST") or ():
         title = value(window, "_NET_WM_NAME") or value(window, "WM_NAME") or b""
         names = window.get_wm_class() or ("", "")
         asked = shown.res_query_client_ids([{"client": number, "mask": res.LocalClientPIDMask}])
-    except Exception:
+    except XError:  # the window was closed meanwhile
         continue
     pids = [pid for answer in asked.ids for pid in answer.value]
     text = title.decode("utf-8", "replace") if isinstance(title, bytes) else str(title)

@@ -150,7 +150,7 @@ class Replay:
         except MalformedAnswer as error:
             log.info("a step's frame is no picture: %s", error)
             return
-        except Exception:
+        except Exception:  # logged: one picture must not end the task that makes all of them
             log.exception("a picture of a step could not be made", extra={"desktop_id": desktop_id})
             return
         if not any(kept is step for kept in self._rings.get(desktop_id, ())):

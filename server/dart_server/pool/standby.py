@@ -286,7 +286,7 @@ class Standby:
         runs = False
         try:
             runs = await self._lifecycle.thaw(slot)
-        except Exception:
+        except Exception:  # logged: the slot has to be removed and free its place, whatever the provider raised
             log.exception("a standby did not wake", extra={"desktop_id": slot.desktop_id})
         finally:
             slot.warming = False
