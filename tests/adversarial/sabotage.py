@@ -148,7 +148,7 @@ def _files() -> tuple[Sabotage, ...]:
         ),
         Sabotage("no_devices", "rm -f /dev/null /dev/urandom; mkdir /dev/null", sudo=True),
         Sabotage("captured_answers_are_gone", "rm -rf /var/lib/dart* /run/dart*", sudo=True),
-        Sabotage("loader_prints", "echo /nowhere/lib.so > /etc/ld.so.preload", sudo=True),
+        Sabotage("loader_complains_in_every_program", "echo /nowhere/lib.so > /etc/ld.so.preload", sudo=True),
     )
 
 
@@ -162,7 +162,14 @@ def _session() -> tuple[Sabotage, ...]:
             _detached("xprop -root -f _NET_CLIENT_LIST 32a -set _NET_CLIENT_LIST " + ",".join(["1"] * 400)),
             quick=True,
         ),
-        Sabotage("grab_the_server", _detached("xdotool key --window 0 a; python3 -c 'import time; time.sleep(900)'")),
+        Sabotage(
+            "grab_the_server",
+            _detached(
+                _python(
+                    "import time\nfrom Xlib import display\nd = display.Display(':0')\nd.grab_server()\nd.sync()\ntime.sleep(900)"
+                )
+            ),
+        ),
         Sabotage("close_all_windows", "wmctrl -l | cut -d' ' -f1 | while read w; do wmctrl -i -c $w; done"),
         Sabotage("turn_accessibility_off", "gsettings set org.gnome.desktop.interface toolkit-accessibility false"),
         Sabotage("screen_is_black", "xset dpms force off; xsetroot -solid black"),
