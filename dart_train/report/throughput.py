@@ -1,12 +1,13 @@
 """Throughput and utilisation of a run, from the lines of `metrics.jsonl`.
 
 Role: pure functions from metric lines to tables and charts. Rule: a line that lacks a value, or that is not what a present component
-writes, is left out; no line at all is an empty result, never an error. Non-goals: reading files (`dart_train.report.build`), drawing
-(`dart_train.report.page`).
+writes, is left out; no line at all is an empty result, never an error; every formula is that of `dart_train.utilisation`. Non-goals:
+reading files (`dart_train.report.build`), drawing (`dart_train.report.page`).
 
 Two kinds of lines are read. `episode` (a rollout worker, when an episode ends): `time_s`, `phase`, `duration_s`, `reset_s`, `model_s`,
-`env_s`, `steps`, `tokens`. `update` (the trainer, after a train step): `time_s`, `rows_trained`, `tokens`, `step_s`, `publish_s`, `wait_s`.
-Times are seconds since the epoch, durations are seconds.
+`queue_s` (the part of `model_s` in which no engine computed the request; 0 where it is not recorded), `env_s`, `steps`, `tokens`.
+`update` (the trainer, after a train step): `time_s`, `rows_trained`, `tokens`, `step_s`, `publish_s`, `wait_s`. Times are seconds since
+the epoch, durations are seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_train.report.page import Chart, Curve, StageThroughput, Utilisation
+from dart_train.utilisation import (
+    Interval,
+    SlotActivity,
+    TrainerActivity,
+    active_intervals,
+    overlap_s,
+    per_minute,
+    slot_shares,
+    total_s,
+    trainer_shares,
+)
 
-PAUSE_S = 300.0
-"""A longer time without an episode or a train step is a pause (an interrupted run), which counts in no rate."""
 MAX_BINS = 40
 MIN_BIN_S = 15.0
-
-Interval = tuple[float, float]
-"""Begin and end, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class EpisodeLine:
         reset_s: Seconds in which the desktop was prepared.
         model_s: Seconds of waiting for the policy's responses.
         env_s: Seconds of performing actions.
+        queue_s: The part of `model_s` in which no engine computed the request.
     """
 
     phase: str
@@ -50,6 +58,7 @@ class EpisodeLine:
     reset_s: float
     model_s: float
     env_s: float
+    queue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,7 @@ def episode_lines(metrics: Iterable[Mapping[str, Any]]) -> list[EpisodeLine]:
                 reset_s=_number(line, "reset_s") or 0.0,
                 model_s=_number(line, "model_s") or 0.0,
                 env_s=_number(line, "env_s") or 0.0,
+                queue_s=_number(line, "queue_s") or 0.0,
             )
         )
     return found
@@ -133,25 +143,6 @@ def update_lines(metrics: Iterable[Mapping[str, Any]]) -> list[UpdateLine]:
     return found
 
 
-def active_intervals(spans: Iterable[Interval], pause_s: float = PAUSE_S) -> list[Interval]:
-    """Join spans to the intervals in which a run was going on.
-
-    Args:
-        spans: Begin and end of episodes and train steps, in any order.
-        pause_s: Gaps up to this many seconds belong to an interval.
-
-    Returns:
-        Disjoint intervals in order.
-    """
-    joined: list[Interval] = []
-    for begin_s, end_s in sorted(spans):
-        if joined and begin_s - joined[-1][1] <= pause_s:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end_s))
-        else:
-            joined.append((begin_s, end_s))
-    return joined
-
-
 def stage_throughput(
     episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine], stages: Mapping[str, str]
 ) -> list[StageThroughput]:
@@ -173,7 +164,7 @@ def stage_throughput(
     rows = []
     for stage, members in by_stage.items():
         trained = updates if stage == "train" else ()
-        seconds = _seconds(active_intervals(_spans(members, trained)))
+        seconds = total_s(active_intervals(_spans(members, trained)))
         if seconds <= 0:
             continue
         tokens = [each.tokens for each in members if each.tokens is not None]
@@ -181,10 +172,10 @@ def stage_throughput(
             StageThroughput(
                 stage=stage,
                 minutes=seconds / 60,
-                episodes_per_min=60 * len(members) / seconds,
-                actions_per_min=60 * sum(each.actions for each in members) / seconds,
+                episodes_per_min=per_minute(len(members), seconds),
+                actions_per_min=per_minute(sum(each.actions for each in members), seconds),
                 sampled_tokens_per_s=sum(tokens) / seconds if len(tokens) == len(members) and any(tokens) else None,
-                trained_rows_per_min=60 * sum(each.rows for each in trained) / seconds if trained else None,
+                trained_rows_per_min=per_minute(sum(each.rows for each in trained), seconds) if trained else None,
                 trained_tokens_per_s=sum(each.tokens for each in trained) / seconds if trained else None,
             )
         )
@@ -206,60 +197,81 @@ def training_utilisation(
         One row per quantity; none where the run has no train step.
     """
     windows = active_intervals(_spans((), updates))
-    seconds = _seconds(windows)
+    seconds = total_s(windows)
     if seconds <= 0:
         return []
     trained = [each for each in episodes if each.phase == phase]
-    inside = [_overlap((each.begin_s, each.end_s), windows) for each in trained]
+    inside = [overlap_s((each.begin_s, each.end_s), windows) for each in trained]
     # An episode that is only partly inside the windows counts in the same proportion with each of its parts.
     weights = [
         part / (each.end_s - each.begin_s) if each.end_s > each.begin_s else 0.0
         for each, part in zip(trained, inside, strict=True)
     ]
-
-    def per_desktop(values: Iterable[float]) -> float:
-        return 100 * sum(value * weight for value, weight in zip(values, weights, strict=True)) / (desktops * seconds)
-
+    trainer = trainer_shares(
+        {
+            TrainerActivity.TRAINING: sum(each.step_s for each in updates),
+            TrainerActivity.PUBLISHING: sum(each.publish_s for each in updates),
+        },
+        seconds,
+    )
     rows = [
         Utilisation(
             "trainer: training",
-            100 * sum(each.step_s for each in updates) / seconds,
+            100 * trainer.training,
             "Percentage of the wall-clock time of training in which the trainer computed a train step.",
         ),
         Utilisation(
             "trainer: saving and publishing",
-            100 * sum(each.publish_s for each in updates) / seconds,
+            100 * trainer.publishing,
             "Percentage of the wall-clock time of training in which the trainer wrote a checkpoint and the weights of the new version.",
         ),
         Utilisation(
-            "trainer: idle",
-            100 * sum(each.wait_s for each in updates) / seconds,
+            "trainer: waiting",
+            100 * trainer.waiting,
             "Percentage of the wall-clock time of training in which the trainer waited for a batch.",
         ),
     ]
     if not trained:
         return rows
+    pairs = list(zip(trained, weights, strict=True))
+    spent_s: dict[str, float] = {
+        SlotActivity.RESETTING: sum(each.reset_s * weight for each, weight in pairs),
+        SlotActivity.EXECUTING: sum(each.env_s * weight for each, weight in pairs),
+        SlotActivity.RUNNING: sum(max(0.0, each.model_s - each.queue_s) * weight for each, weight in pairs),
+        SlotActivity.QUEUED: sum(min(each.queue_s, each.model_s) * weight for each, weight in pairs),
+    }
+    # A run that was continued with fewer desktops had more of them before.
+    slots = max(desktops, sum(inside) / seconds, sum(spent_s.values()) / seconds)
+    slot = slot_shares(spent_s, slots, seconds)
+    of_slots = f"Percentage of the time of the {desktops} desktops of the recipe during training in which"
     return [
         Utilisation(
             "desktops in use",
-            100 * sum(inside) / (desktops * seconds),
+            100 * sum(inside) / (slots * seconds),
             f"Mean number of concurrent training episodes during training, in percent of the {desktops} desktops of the recipe.",
         ),
         Utilisation(
-            "rollout worker: preparing",
-            per_desktop(each.reset_s for each in trained),
-            "Percentage of the desktops' time during training in which an episode prepared its desktop.",
+            "environments: utilisation",
+            100 * slot.utilisation,
+            "Environment utilisation: executing actions plus waiting for a request that an engine computes.",
+        ),
+        Utilisation("environments: resetting", 100 * slot.resetting, f"{of_slots} an episode prepared its desktop."),
+        Utilisation(
+            "environments: executing",
+            100 * slot.executing,
+            f"{of_slots} an episode performed an action and waited for the screen.",
         ),
         Utilisation(
-            "rollout worker: generating",
-            per_desktop(each.model_s for each in trained),
-            "Percentage of the desktops' time during training in which an episode waited for the response of the policy.",
+            "environments: waiting for a running request",
+            100 * slot.running,
+            f"{of_slots} an episode waited for a response that an engine computed, or that is not recorded as queued.",
         ),
         Utilisation(
-            "rollout worker: acting",
-            per_desktop(each.env_s for each in trained),
-            "Percentage of the desktops' time during training in which an episode performed an action and waited for the screen.",
+            "environments: waiting for a queued request",
+            100 * slot.queued,
+            f"{of_slots} an episode waited for a response that no engine computed.",
         ),
+        Utilisation("environments: idle", 100 * slot.idle, f"{of_slots} none of these was recorded."),
         *rows,
     ]
 
@@ -279,7 +291,7 @@ def throughput_charts(
         Charts over minutes since the first episode or train step, without pauses; none where the run has neither.
     """
     windows = active_intervals(_spans(episodes, updates))
-    seconds = _seconds(windows)
+    seconds = total_s(windows)
     if seconds <= 0:
         return []
     bin_s = max(MIN_BIN_S, seconds / MAX_BINS)
@@ -336,14 +348,6 @@ def _spans(episodes: Iterable[EpisodeLine], updates: Iterable[UpdateLine]) -> li
     return [(each.begin_s, each.end_s) for each in episodes] + [(each.begin_s, each.end_s) for each in updates]
 
 
-def _seconds(intervals: Iterable[Interval]) -> float:
-    return sum(end_s - begin_s for begin_s, end_s in intervals)
-
-
-def _overlap(span: Interval, windows: Iterable[Interval]) -> float:
-    return sum(max(0.0, min(span[1], end_s) - max(span[0], begin_s)) for begin_s, end_s in windows)
-
-
 def _elapsed(at_s: float, windows: Sequence[Interval]) -> float:
     """Seconds of the windows that lie before a moment."""
-    return _overlap((-math.inf, at_s), windows)
+    return overlap_s((-math.inf, at_s), windows)

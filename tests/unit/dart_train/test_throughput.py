@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from dart_train.report.throughput import (
-    active_intervals,
     episode_lines,
     stage_throughput,
     throughput_charts,
     training_utilisation,
     update_lines,
 )
+from dart_train.utilisation import active_intervals
 
 STAGES = {"demo": "demos"}
 
@@ -51,7 +51,7 @@ def test_utilisation_during_training() -> None:
     metrics = [
         update(1020.0),
         update(1040.0),
-        episode("train", 1040.0, 40.0, reset_s=4.0, model_s=20.0, env_s=8.0),
+        episode("train", 1040.0, 40.0, reset_s=4.0, model_s=20.0, env_s=8.0, queue_s=6.0),
         episode("train", 1010.0, 20.0, reset_s=2.0, model_s=10.0, env_s=4.0),
         episode("eval-after", 1010.0),
     ]
@@ -59,15 +59,26 @@ def test_utilisation_during_training() -> None:
     assert {row.what: row.percent for row in rows} == pytest.approx(
         {
             "desktops in use": 100 * (40 + 10) / 80,
-            "rollout worker: preparing": 100 * (4 + 1) / 80,
-            "rollout worker: generating": 100 * (20 + 5) / 80,
-            "rollout worker: acting": 100 * (8 + 2) / 80,
+            "environments: utilisation": 100 * (10 + 25 - 6) / 80,
+            "environments: resetting": 100 * (4 + 1) / 80,
+            "environments: executing": 100 * (8 + 2) / 80,
+            "environments: waiting for a running request": 100 * (20 + 5 - 6) / 80,
+            "environments: waiting for a queued request": 100 * 6 / 80,
+            "environments: idle": 100 * (80 - 5 - 10 - 25) / 80,
             "trainer: training": 30.0,
             "trainer: saving and publishing": 10.0,
-            "trainer: idle": 60.0,
+            "trainer: waiting": 60.0,
         }
     )
     assert all(row.definition.endswith(".") for row in rows)
+
+
+def test_a_run_continued_with_fewer_desktops_has_shares_of_at_most_all() -> None:
+    metrics = [update(1020.0), *(episode("train", 1020.0, 20.0, reset_s=0.0, model_s=15.0, env_s=5.0),) * 3]
+    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), 2, "train")
+    percent = {row.what: row.percent for row in rows}
+    assert percent["environments: utilisation"] == pytest.approx(100.0)
+    assert percent["environments: idle"] == pytest.approx(0.0)
 
 
 def test_charts_spread_an_amount_over_its_time() -> None:
