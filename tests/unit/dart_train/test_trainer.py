@@ -136,8 +136,20 @@ def test_steps_are_selected_within_their_group(batch: Batch) -> None:
 # Rounds
 
 
-def test_a_round_moves_the_policy_towards_what_was_rewarded(
-    root: Path, model_dir: Path, images: ImageStore, batch: Batch
+def response_logprobs(loaded: LoadedModel, images: ImageStore, batch: Batch) -> dict[str, float]:
+    """Sum of the log-probs of every rollout's sampled tokens."""
+    rows = build_rows(batch, "no_std")
+    made = make_batch(rows, images, loaded.processor, ImageTokens.from_model(loaded.model, loaded.processor))
+    with torch.no_grad():
+        logprobs_BT, _ = token_logprobs(loaded.model, made.tokens, made.temperature)
+    found: dict[str, float] = {}
+    for row, total in zip(rows, logprobs_BT.sum(-1).tolist(), strict=True):
+        found[row.rollout_id] = found.get(row.rollout_id, 0.0) + total
+    return found
+
+
+def test_a_train_step_moves_the_policy_towards_what_was_rewarded(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, tmp_path: Path
 ) -> None:
     trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3})
     done = trainer.step(batch)
@@ -147,10 +159,11 @@ def test_a_round_moves_the_policy_towards_what_was_rewarded(
     assert done.metrics["tokens"] == 12 * RESPONSE_TOKENS
     assert done.metrics["grad_norm"] > 0
     assert done.metrics["reward_mean"] == done.metrics["reward/tick"] == pytest.approx(1 / 3)
-    again = trainer.step(batch)
-    rewarded = {row.rollout_id for row in batch.rows if row.rollout_id.endswith("_0")}
-    assert rewarded
-    assert again.metrics["loss"] < done.metrics["loss"]
+    trainer.save(tmp_path)
+    after = response_logprobs(load_model(tmp_path), images, batch)
+    for rollout_id, before in response_logprobs(load_model(model_dir), images, batch).items():
+        rewarded = rollout_id.endswith("_0")
+        assert (after[rollout_id] > before) is rewarded, f"{rollout_id}: {before} became {after[rollout_id]}"
 
 
 def test_learning_rate_zero_runs_the_same_path_and_changes_nothing(
