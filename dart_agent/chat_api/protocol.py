@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -24,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_agent.strict_model import format_validation_error
 from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
 
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
@@ -194,7 +194,7 @@ def chat_answer(
     answer: dict[str, Any] = {
         "id": answer_id,
         "object": "chat.completion",
-        "created": int(time.time()),
+        "created": int(SYSTEM_CLOCK.time()),
         "model": request.model,
         "choices": [_choice(request, index, one, decode) for index, one in enumerate(completions)],
         "usage": {"prompt_tokens": prompt, "completion_tokens": generated, "total_tokens": prompt + generated},

@@ -9,9 +9,8 @@ Non-goals: no caching, no decisions. Imports without SQLAlchemy, FastAPI or torc
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -42,7 +41,9 @@ from dart_agent.data_client.wire import (
 )
 from dart_agent.errors import StoreError
 from dart_agent.types import Trajectory, WorkItem
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
+from dart_server.wire import Clock
 
 _Reply = TypeVar("_Reply", bound=BaseModel)
 _RESULTS = TypeAdapter(list[EpisodeResult])
@@ -69,16 +70,14 @@ class DataManagerClient:
         *,
         retry_timeout_s: float = 60.0,
         assignment_wait_s: float = 2.0,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.socket = socket
         self.images: BlobStorage = ImageStore(images) if isinstance(images, Path) else images
         self._retry_timeout_s = retry_timeout_s
         self._assignment_wait_s = assignment_wait_s
-        self._sleep = sleep
-        self._monotonic = monotonic
+        self._clock = clock
         self._http = httpx.AsyncClient(
             transport=transport or httpx.AsyncHTTPTransport(uds=str(socket)),
             base_url="http://data",
@@ -188,7 +187,7 @@ class DataManagerClient:
         params: Mapping[str, Any] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> bytes:
-        give_up_at_s = self._monotonic() + self._retry_timeout_s
+        give_up_at_s = self._clock.monotonic() + self._retry_timeout_s
         pause_s = INITIAL_BACKOFF_S
         headers = {"content-type": "application/json"} if content is not None else None
         while True:
@@ -197,11 +196,11 @@ class DataManagerClient:
                     method, path, content=content, params=params, headers=headers, timeout=timeout_s
                 )
             except httpx.TransportError as error:
-                if self._monotonic() >= give_up_at_s:
+                if self._clock.monotonic() >= give_up_at_s:
                     raise DataManagerError(
                         f"the data manager does not answer on {self.socket} ({type(error).__name__}): is it running?"
                     ) from error
-                await self._sleep(pause_s)
+                await self._clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_BACKOFF_S)
                 continue
             if reply.is_success:

@@ -38,7 +38,7 @@ from dart_agent.data_client.wire import (
     VersionReply,
 )
 from dart_agent.errors import StoreError
-from dart_envs.clock import SystemClock
+from dart_envs.clock import SYSTEM_CLOCK, timeout
 from dart_server.wire import Clock
 from dart_train.data_manager.service import DataManager
 
@@ -67,10 +67,10 @@ class _SerialExecutor:
             self.changes += 1
             self._changed.notify_all()
 
-    async def wait(self, seen: int, timeout_s: float) -> None:
+    async def wait(self, clock: Clock, seen: int, timeout_s: float) -> None:
         """Wait until there are more than `seen` changes, at most `timeout_s`."""
         try:
-            async with asyncio.timeout(timeout_s), self._changed:
+            async with timeout(clock, timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self.changes > seen)
         except TimeoutError:
             return
@@ -80,17 +80,16 @@ class _SerialExecutor:
         self._thread.shutdown()
 
 
-def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
+def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     """Make the application over a data manager.
 
     Args:
         manager: The data manager.
-        clock: Clock of waits; None: the system's.
+        clock: Clock of waits.
 
     Returns:
         The application.
     """
-    time = clock or SystemClock()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -104,14 +103,14 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
 
     @app.post("/work/assign")
     async def assign(body: AssignmentRequest, request: Request) -> AssignmentReply:
-        give_up_at_s = time.monotonic() + body.wait_s
+        give_up_at_s = clock.monotonic() + body.wait_s
         while True:
             seen = _writer(request).changes
             reply = await _writer(request).run(manager.assign, body.worker_id, body.request_id)
-            left_s = give_up_at_s - time.monotonic()
+            left_s = give_up_at_s - clock.monotonic()
             if reply.item is not None or left_s <= 0:
                 return reply
-            await _writer(request).wait(seen, left_s)
+            await _writer(request).wait(clock, seen, left_s)
             if await request.is_disconnected():
                 return reply
 
@@ -165,16 +164,16 @@ def create_app(manager: DataManager, clock: Clock | None = None) -> FastAPI:
 
     @app.post("/batches/next")
     async def next_batch(body: BatchRequest, request: Request) -> BatchReply:
-        give_up_at_s = time.monotonic() + body.wait_s
+        give_up_at_s = clock.monotonic() + body.wait_s
         while True:
             seen = _writer(request).changes
             reply = await _writer(request).run(manager.next_batch, body.trainer_version)
-            left_s = give_up_at_s - time.monotonic()
+            left_s = give_up_at_s - clock.monotonic()
             if reply.batch is not None:
                 await _writer(request).notify()
             if reply.batch is not None or not reply.training_active or left_s <= 0:
                 return reply
-            await _writer(request).wait(seen, min(left_s, BATCH_RECHECK_S))
+            await _writer(request).wait(clock, seen, min(left_s, BATCH_RECHECK_S))
 
     @app.post("/batches/{batch_id}/done")
     async def batch_done(batch_id: str, body: BatchReport, request: Request) -> CountReply:

@@ -12,15 +12,15 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import FarmError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.embedded import runtime_dir
-from dart_server.wire import FarmView
+from dart_server.wire import Clock, FarmView
 from dart_train.config import Recipe
 
 URL = "DART_FARM_URL"
@@ -54,12 +54,13 @@ def problems(recipe: Recipe) -> list[str]:
 
 
 @asynccontextmanager
-async def farm_session(recipe: Recipe, note: Callable[[str], None]) -> AsyncIterator[None]:
+async def farm_session(recipe: Recipe, note: Callable[[str], None], clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[None]:
     """Provide a farm that fits the recipe for as long as the context lasts.
 
     Args:
         recipe: The recipe.
         note: Called with lines for the user.
+        clock: Clock of the wait for leases at the end.
 
     Yields:
         Nothing; environment variables name the farm for the components.
@@ -80,7 +81,7 @@ async def farm_session(recipe: Recipe, note: Callable[[str], None]) -> AsyncIter
         yield
     finally:
         if not was_running:
-            await asyncio.shield(_stop_if_unused(note))
+            await asyncio.shield(_stop_if_unused(note, clock))
 
 
 async def _view(url: str | None) -> FarmView:
@@ -150,13 +151,13 @@ def _ask_farm_command(recipe: Recipe, verb: str) -> Any:
         return done.stderr.strip() or f"dart-farm {verb} ended with exit code {done.returncode}"
 
 
-async def _stop_if_unused(note: Callable[[str], None]) -> None:
+async def _stop_if_unused(note: Callable[[str], None], clock: Clock) -> None:
     """Stop the farm once nobody leases from it; a component that was killed leaves a lease, which ends by its TTL."""
-    give_up_s = time.monotonic() + LEASE_EXPIRY_TIMEOUT_S
+    give_up_s = clock.monotonic() + LEASE_EXPIRY_TIMEOUT_S
     try:
         async with await AsyncFarmClient.connect() as farm:
-            while (active := (await farm.view()).leases_active) and time.monotonic() < give_up_s:  # noqa: ASYNC110 - the farm has no event for it
-                await asyncio.sleep(POLL_S)
+            while (active := (await farm.view()).leases_active) and clock.monotonic() < give_up_s:
+                await clock.sleep(POLL_S)
     except FarmError as error:
         note(f"farm: not answering any more ({error})")
         return

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dart_agent.inference.process_group import set_parent_death_signal
+from dart_envs.clock import SYSTEM_CLOCK, wait_first, wait_for
+from dart_server.wire import Clock
 
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: time to give leases back and to finish a checkpoint."""
@@ -142,10 +144,12 @@ class LocalComponent:
     Args:
         spec: How to start it.
         on_restart: Called with its name and exit code before it is started again.
+        clock: Clock of the grace period.
     """
 
-    def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None]) -> None:
+    def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None], clock: Clock) -> None:
         self._spec = spec
+        self._clock = clock
         self._on_restart = on_restart
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -224,7 +228,7 @@ class LocalComponent:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), STOP_GRACE_S)
+                await wait_for(self._clock, STOP_GRACE_S, self._process.wait())
         _kill_group(self._process.pid, signal.SIGKILL)
         await self._process.wait()
         await asyncio.gather(self._supervisor, return_exceptions=True)
@@ -240,10 +244,14 @@ class LocalLauncher:
 
     Args:
         on_restart: Called with name and exit code before a component is started again.
+        clock: Clock of what is waited for with a limit.
     """
 
-    def __init__(self, on_restart: Callable[[str, int], None] = lambda name, code: None) -> None:
+    def __init__(
+        self, on_restart: Callable[[str, int], None] = lambda name, code: None, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._on_restart = on_restart
+        self._clock = clock
         self._components: list[LocalComponent] = []
         self._changed = asyncio.Event()
 
@@ -256,7 +264,7 @@ class LocalLauncher:
         Returns:
             The component.
         """
-        component = LocalComponent(spec, self._on_restart)
+        component = LocalComponent(spec, self._on_restart, self._clock)
         await component.start()
         self._components.append(component)
         self._changed.set()
@@ -290,7 +298,7 @@ class LocalLauncher:
             changed = asyncio.ensure_future(self._changed.wait())
             watched: list[asyncio.Future[Any]] = [task, changed, *waiters]
             try:
-                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+                await wait_first(self._clock, None, watched)
             finally:
                 changed.cancel()
                 for waiter in waiters:

@@ -8,11 +8,11 @@ counting (`dart_train.data_manager.status`).
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
 
 MAX_MASKED_FRACTION = 0.02
 MIN_MASKED = 10
@@ -31,15 +31,13 @@ class MaskedEpisodeGuard:
     Args:
         client: The data manager.
         desktops: Desktops of the run.
-        monotonic: Clock of the check interval, in seconds.
+        clock: Clock of the check interval.
     """
 
-    def __init__(
-        self, client: DataManagerClient, desktops: int, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, client: DataManagerClient, desktops: int, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client
         self._min_masked = MIN_MASKED + desktops
-        self._monotonic = monotonic
+        self._clock = clock
         self._before: DataManagerStats | None = None
         self._checked_s = -math.inf
 
@@ -54,7 +52,7 @@ class MaskedEpisodeGuard:
             TooManyMaskedEpisodes: A fraction is above the limit.
         """
         assert self._before is not None, "start() comes first"
-        self._checked_s = self._monotonic()
+        self._checked_s = self._clock.monotonic()
         now = await self._client.stats()
         self._check_counts(_since(self._before.episode_counts, now.episode_counts), "", now)
         for family, tally in now.episode_counts_by_family.items():
@@ -68,7 +66,7 @@ class MaskedEpisodeGuard:
         Raises:
             TooManyMaskedEpisodes: A fraction is above the limit.
         """
-        if self._monotonic() - self._checked_s >= CHECK_INTERVAL_S:
+        if self._clock.monotonic() - self._checked_s >= CHECK_INTERVAL_S:
             await self.check()
 
     def _check_counts(self, tally: EpisodeCounts, where: str, now: DataManagerStats) -> None:

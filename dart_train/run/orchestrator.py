@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 import logging
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +34,8 @@ from dart_agent.data_client.wire import PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.errors import StoreError, WorkerError
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import SOLVED_REWARD, Purpose
+from dart_envs.clock import SYSTEM_CLOCK, wait_first
+from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.report.build import build_report
 from dart_train.report.learning_signal import describe_learning_signal
@@ -138,6 +139,7 @@ class Run:
         progress: Where progress is shown.
         launcher: Where components run; None: this host.
         client: The data manager; None: the one at the socket of the run folder.
+        clock: Clock of everything that is waited for.
     """
 
     def __init__(
@@ -148,14 +150,16 @@ class Run:
         progress: Progress,
         launcher: Launcher | None = None,
         client: DataManagerClient | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.recipe = recipe
         self.paths = paths
         self.state = state
         self.progress = progress
-        self.launcher = launcher or LocalLauncher(on_restart=self._on_restart)
-        self.client = client or DataManagerClient(paths.data_socket, paths.images)
-        self.faults = MaskedEpisodeGuard(self.client, recipe.desktops.count)
+        self.clock = clock
+        self.launcher = launcher or LocalLauncher(on_restart=self._on_restart, clock=clock)
+        self.client = client or DataManagerClient(paths.data_socket, paths.images, clock=clock)
+        self.faults = MaskedEpisodeGuard(self.client, recipe.desktops.count, clock)
 
     async def run_stages(self) -> PairedEvaluation | None:
         """Run every stage that is not done yet, in order.
@@ -163,7 +167,7 @@ class Run:
         Returns:
             The paired evaluation, None where no evaluation item has a reward both before and after training.
         """
-        async with self.data_manager(), farm_session(self.recipe, self.progress.note):
+        async with self.data_manager(), farm_session(self.recipe, self.progress.note, self.clock):
             await self.faults.start()
             if self.recipe.demos.per_family and self.recipe.warmup.enabled:
                 await self._stage("demos", self._demos)
@@ -230,10 +234,10 @@ class Run:
     async def _stage(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
         if name in self.state.stages_s:
             return
-        began_s = time.monotonic()
+        began_s = self.clock.monotonic()
         with self.progress.stage(name):
             await self._run_watched(body())
-        self.state.stages_s[name] = round(time.monotonic() - began_s, 1)
+        self.state.stages_s[name] = round(self.clock.monotonic() - began_s, 1)
         self.state.save(self.paths.state)
 
     async def _run_watched(self, body: Awaitable[object]) -> None:
@@ -284,7 +288,7 @@ class Run:
                     return
             except (WorkerError, FileNotFoundError) as error:
                 self.progress.update(f"waiting for the inference workers ({error})")
-            await asyncio.sleep(POLL_S)
+            await self.clock.sleep(POLL_S)
 
     async def _train(self) -> None:
         if self.recipe.train.updates == 0:
@@ -332,7 +336,7 @@ class Run:
             if view.state != "active":
                 break
             await self.faults.check_if_due()
-            await asyncio.sleep(POLL_S)
+            await self.clock.sleep(POLL_S)
         await self.faults.check()
         if view.failed and spec.purpose is not Purpose.DEMO:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a reward")
@@ -348,17 +352,17 @@ class Run:
         """Wait for a component that ends by itself, showing the newest line of its metrics, or after a while why there is none."""
         waiter = asyncio.ensure_future(component.wait())
         tail = components.MetricsTail(self.paths.metrics, kind)
-        waiting_since_s = time.monotonic()
+        waiting_since_s = self.clock.monotonic()
         nlines = 0
         try:
             while not waiter.done():
-                await asyncio.wait({waiter}, timeout=POLL_S)
+                await wait_first(self.clock, POLL_S, [waiter])
                 await self.faults.check_if_due()
                 text = tail.newest()
                 if text is not None:
                     nlines += 1
-                    waiting_since_s = time.monotonic()
-                elif describe_wait is not None and (waited_s := time.monotonic() - waiting_since_s) >= (
+                    waiting_since_s = self.clock.monotonic()
+                elif describe_wait is not None and (waited_s := self.clock.monotonic() - waiting_since_s) >= (
                     WAIT_NOTICE_S if nlines else 0.0
                 ):
                     text = f"no {kind} for {waited_s:.0f} s: {await describe_wait()}"

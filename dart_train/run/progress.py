@@ -6,12 +6,14 @@ Non-goals: metrics files, decisions.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.status import Status
+
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
 
 LOG_INTERVAL_S = 15.0
 
@@ -21,13 +23,13 @@ class Progress:
 
     Args:
         console: Where to print; None: standard output.
-        monotonic: Clock of durations, in seconds.
+        clock: Clock of durations.
     """
 
-    def __init__(self, console: Console | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.console = console or Console(highlight=False)
-        self._monotonic = monotonic
-        self._started_s = monotonic()
+        self._clock = clock
+        self._started_s = clock.monotonic()
         self._status: Status | None = None
         self._stage = ""
         self._last_line_s = float("-inf")
@@ -38,7 +40,7 @@ class Progress:
         Args:
             text: The line.
         """
-        self.console.print(f"{self._clock()} {text}", markup=False)
+        self.console.print(f"{self._elapsed()} {text}", markup=False)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -50,7 +52,7 @@ class Progress:
         Yields:
             Nothing; what is printed within the context belongs to the stage.
         """
-        began_s = self._monotonic()
+        began_s = self._clock.monotonic()
         self._stage, self._last_line_s = name, float("-inf")
         if self.console.is_terminal:
             self._status = self.console.status(name)
@@ -63,7 +65,7 @@ class Progress:
             if self._status is not None:
                 self._status.stop()
                 self._status = None
-        self.note(f"{name}: done in {self._monotonic() - began_s:.0f} s")
+        self.note(f"{name}: done in {self._clock.monotonic() - began_s:.0f} s")
 
     def update(self, text: str) -> None:
         """Show the progress of the present stage.
@@ -72,11 +74,11 @@ class Progress:
             text: The progress.
         """
         if self._status is not None:
-            self._status.update(f"{self._clock()} {self._stage}: {text}")
-        elif self._monotonic() - self._last_line_s >= LOG_INTERVAL_S:
-            self._last_line_s = self._monotonic()
+            self._status.update(f"{self._elapsed()} {self._stage}: {text}")
+        elif self._clock.monotonic() - self._last_line_s >= LOG_INTERVAL_S:
+            self._last_line_s = self._clock.monotonic()
             self.note(f"{self._stage}: {text}")
 
-    def _clock(self) -> str:
-        minutes, seconds = divmod(int(self._monotonic() - self._started_s), 60)
+    def _elapsed(self) -> str:
+        minutes, seconds = divmod(int(self._clock.monotonic() - self._started_s), 60)
         return f"{minutes:3d}:{seconds:02d}"

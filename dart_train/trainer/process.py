@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
-from collections.abc import Callable
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import Batch, BatchReport, UnusedStep, VersionRecord
 from dart_agent.metrics_file import append_metrics
+from dart_envs.clock import SYSTEM_CLOCK, wait_first
+from dart_server.wire import Clock
 from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.config import TrainerConfig
@@ -31,25 +31,17 @@ class TrainerProcess:
     Args:
         config: The configuration of the process.
         client: The data manager.
-        monotonic: Clock of durations, in seconds.
-        now: Clock of metric lines, in seconds since the epoch.
+        clock: Clock of durations, limits and metric lines.
     """
 
-    def __init__(
-        self,
-        config: TrainerConfig,
-        client: DataManagerClient,
-        monotonic: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self.trainer = Trainer(config, client.images, monotonic)
+    def __init__(self, config: TrainerConfig, client: DataManagerClient, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.trainer = Trainer(config, client.images, clock)
         self.stopping = asyncio.Event()
         self._config = config
         self._client = client
         self._weights = PolicyVersionStore(config.weights, config.keep_weights)
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints)
-        self._monotonic = monotonic
-        self._now = now
+        self._clock = clock
         self._began_s = 0.0
         self._trained_before_s = 0.0
         self._unsaved: TrainerState | None = None
@@ -61,16 +53,16 @@ class TrainerProcess:
         try:
             waiting_since_s: float | None = None
             while not self._finished():
-                waiting_since_s = self._monotonic() if waiting_since_s is None else waiting_since_s
+                waiting_since_s = self._clock.monotonic() if waiting_since_s is None else waiting_since_s
                 asking = asyncio.create_task(self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S))
-                await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                await wait_first(self._clock, None, [asking, waiting])
                 if self.stopping.is_set():
                     asking.cancel()
                     break
                 reply = asking.result()
                 self._checkpoints.save_trained_s(self._trained_s())
                 if reply.batch is not None:
-                    await self.train_step(reply.batch, waited_s=self._monotonic() - waiting_since_s)
+                    await self.train_step(reply.batch, waited_s=self._clock.monotonic() - waiting_since_s)
                     waiting_since_s = None
                 elif not reply.training_active:
                     break
@@ -98,7 +90,7 @@ class TrainerProcess:
                 "checkpoint has version %d, published is %d: continuing above it", state.version, newest.version
             )
             self.trainer.version = newest.version
-        self._began_s = self._monotonic()
+        self._began_s = self._clock.monotonic()
         self._trained_before_s = max(self._checkpoints.trained_s(), 0.0 if state is None else state.trained_s)
 
     async def train_step(self, batch: Batch, waited_s: float) -> TrainStep:
@@ -112,15 +104,15 @@ class TrainerProcess:
             What the train step did.
         """
         done = await asyncio.to_thread(self.trainer.step, batch)
-        save_began_s = self._monotonic()
+        save_began_s = self._clock.monotonic()
         state = self._unsaved = self.trainer.state(done, batch.batch_id, self._trained_s())
         if self.trainer.updates % self._config.checkpoint_every == 0:
             await asyncio.to_thread(self._save_now)
         await self._publish()
-        times = {"wait_s": waited_s, "publish_s": self._monotonic() - save_began_s}
+        times = {"wait_s": waited_s, "publish_s": self._clock.monotonic() - save_began_s}
         append_metrics(
             self._config.metrics,
-            {"kind": "update", "time_s": self._now(), "version": done.version, "update": self.trainer.updates}
+            {"kind": "update", "time_s": self._clock.time(), "version": done.version, "update": self.trainer.updates}
             | done.metrics
             | times,
         )
@@ -146,7 +138,7 @@ class TrainerProcess:
         return config.max_minutes is not None and self._trained_s() >= 60 * config.max_minutes
 
     def _trained_s(self) -> float:
-        return self._trained_before_s + self._monotonic() - self._began_s
+        return self._trained_before_s + self._clock.monotonic() - self._began_s
 
     def _save_now(self) -> None:
         if self._unsaved is not None:

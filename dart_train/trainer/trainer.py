@@ -8,9 +8,8 @@ formulas (`loss`, `advantage`).
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.wire import Batch, UnusedStep
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
 from dart_train.model.device import ComputeDevice
 from dart_train.trainer.batch import ImageTokens, make_batch, to_device
@@ -58,17 +59,15 @@ class Trainer:
     Args:
         config: The configuration of the trainer.
         images: Where the images of rows are stored.
-        monotonic: Clock of durations, in seconds.
+        clock: Clock of durations.
     """
 
-    def __init__(
-        self, config: TrainerConfig, images: BlobStorage, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, config: TrainerConfig, images: BlobStorage, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
         self.images = images
         self.version = 0
         self.updates = 0
-        self._monotonic = monotonic
+        self._clock = clock
         self._loaded: Any = None
         self._reference: Any = None
         self._optimizer: Any = None
@@ -122,7 +121,7 @@ class Trainer:
             BatchError: A row cannot be trained on as it was sampled.
             TrainingDiverged: The gradient is not finite.
         """
-        began_s = self._monotonic()
+        began_s = self._clock.monotonic()
         rows = build_rows(batch, self.config.advantage)
         random = Random(f"{self.config.seed}/{self.updates}")
         passes = self.config.epochs * self.config.minibatches
@@ -141,7 +140,7 @@ class Trainer:
                 norms.append(norm)
         self.version += 1
         self.updates += 1
-        seconds = self._monotonic() - began_s
+        seconds = self._clock.monotonic() - began_s
         return TrainStep(
             version=self.version,
             metrics=summarize_step(batch, totals, norms)

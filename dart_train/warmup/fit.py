@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,9 @@ import numpy as np
 
 from dart_agent.metrics_file import append_metrics
 from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
+from dart_server.wire import Clock
 from dart_train.data_manager.catalog import task_family
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
@@ -135,7 +136,14 @@ class _AugmentedScreen(NamedTuple):
 
 
 class _WarmStartTrainer:
-    def __init__(self, config: WarmupConfig, loaded: LoadedModel, report: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        config: WarmupConfig,
+        loaded: LoadedModel,
+        report: Callable[[Mapping[str, Any]], None],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.clock = clock
         import torch
 
         self.config = config
@@ -168,19 +176,19 @@ class _WarmStartTrainer:
         )
 
     def run(self) -> WarmupResult:
-        config, began_s = self.config, time.monotonic()
+        config, began_s = self.config, self.clock.monotonic()
         seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
-        while seen < config.images and time.monotonic() - began_s < config.max_minutes * 60:
-            done = max(seen / config.images, (time.monotonic() - began_s) / (config.max_minutes * 60))
+        while seen < config.images and self.clock.monotonic() - began_s < config.max_minutes * 60:
+            done = max(seen / config.images, (self.clock.monotonic() - began_s) / (config.max_minutes * 60))
             self._set_rate(update, done)
             loss = self._update()
             seen, update = seen + config.batch_size, update + 1
             mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
             if seen >= next_report:
                 next_report += config.report_every_images
-                self._report_progress(seen, mean_loss, time.monotonic() - began_s)
-        grounding, demonstration = self._report_progress(seen, mean_loss, time.monotonic() - began_s)
-        return WarmupResult(seen, time.monotonic() - began_s, mean_loss, grounding, demonstration)
+                self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
+        grounding, demonstration = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
+        return WarmupResult(seen, self.clock.monotonic() - began_s, mean_loss, grounding, demonstration)
 
     def _set_rate(self, update: int, done: float) -> None:
         rise = min(1.0, (update + 1) / self.config.lr_warmup_updates)

@@ -8,7 +8,6 @@ what to train on (`dart_train.data_manager`), states of work (`dart_train.data_m
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from sqlalchemy.orm import Session
 from dart_agent.data_client.payloads import SamplingPayload, TrajectoryPayload
 from dart_agent.errors import StoreError
 from dart_agent.types import FinishReason, Purpose, StepRecord, Trajectory, VersionSpan
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import EndReason
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
 from dart_train.data_manager.store.database import open_engine
@@ -36,13 +36,13 @@ class TrajectoryStore:
         now: Clock, in seconds since the epoch.
     """
 
-    def __init__(self, engine: Engine, split_of: SplitOf, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, engine: Engine, split_of: SplitOf, now: Callable[[], float] = SYSTEM_CLOCK.time) -> None:
         self.engine = engine
         self.now = now
         self._split_of = split_of
 
     @classmethod
-    def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = time.time) -> TrajectoryStore:
+    def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = SYSTEM_CLOCK.time) -> TrajectoryStore:
         """Open a database for writing; it is created and migrated. One process writes, any number may read.
 
         Args:

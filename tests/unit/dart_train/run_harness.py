@@ -150,7 +150,7 @@ class RunHarness:
         self.printed = io.StringIO()
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(orchestrator, "POLL_S", 0.01)
-        monkeypatch.setattr(orchestrator, "farm_session", lambda recipe, note: contextlib.nullcontext())
+        monkeypatch.setattr(orchestrator, "farm_session", lambda *_: contextlib.nullcontext())
 
     @contextlib.asynccontextmanager
     async def launcher(self) -> AsyncIterator[Run]:

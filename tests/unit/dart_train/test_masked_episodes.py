@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from run_harness import RunHarness, untrained_then_trained
+from virtual_time import SettableClock
 
 from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts
 from dart_agent.types import WorkItem
@@ -95,12 +96,12 @@ async def test_what_an_earlier_launch_lost_does_not_count() -> None:
 
 
 async def test_looking_now_and_then_asks_no_more_often() -> None:
-    clock_s = [100.0]
+    clock = SettableClock(100.0)
     client = FakeClient(stats())
-    watch = MaskedEpisodeGuard(client, DESKTOPS, monotonic=lambda: clock_s[0])  # type: ignore[arg-type]
+    watch = MaskedEpisodeGuard(client, DESKTOPS, clock)  # type: ignore[arg-type]
     await watch.start()
     for passed_s, asked in ((0.0, 2), (CHECK_INTERVAL_S / 2, 2), (CHECK_INTERVAL_S / 2, 3)):
-        clock_s[0] += passed_s
+        clock.now_s += passed_s
         await watch.check_if_due()
         assert client.asked == asked
 

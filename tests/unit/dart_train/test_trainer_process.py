@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from trainer_harness import batch_of, config_of, tiny_model
+from virtual_time import SettableClock
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_store import ImageStore
@@ -104,12 +105,11 @@ async def test_more_updates_train_on_where_the_first_limit_ended(harness: Traine
 
 
 async def test_the_limit_of_minutes_counts_the_whole_run_and_not_each_process(harness: TrainerHarness) -> None:
-    now_s = 0.0
+    clock = SettableClock()
 
     async def reply_after_ten_minutes(version: int, wait_s: float) -> BatchReply:
-        nonlocal now_s
-        now_s += 600.0
-        if now_s > 1_800.0:
+        clock.now_s += 600.0
+        if clock.now_s > 1_800.0:
             raise SimulatedKill
         return BatchReply(batch=None, training_active=True)
 
@@ -117,9 +117,9 @@ async def test_the_limit_of_minutes_counts_the_whole_run_and_not_each_process(ha
     harness.client.next_batch = reply_after_ten_minutes  # type: ignore[method-assign]
     client = cast(DataManagerClient, harness.client)
     with pytest.raises(SimulatedKill):
-        await TrainerProcess(harness.config, client, monotonic=lambda: now_s).run()
+        await TrainerProcess(harness.config, client, clock).run()
     harness.client.next_batch = ask  # type: ignore[method-assign]
-    process = TrainerProcess(harness.config.model_copy(update={"max_minutes": 25.0}), client, monotonic=lambda: now_s)
+    process = TrainerProcess(harness.config.model_copy(update={"max_minutes": 25.0}), client, clock)
     await process.run()
     assert process.trainer.updates == 0, "30 minutes were over before the process was killed"
 
@@ -127,20 +127,20 @@ async def test_the_limit_of_minutes_counts_the_whole_run_and_not_each_process(ha
 async def test_the_wait_for_a_batch_counts_every_empty_reply(
     harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_s = 0.0
+    clock = SettableClock()
     empty = 2
     reply = harness.client.next_batch
 
     async def slow_reply(version: int, wait_s: float) -> BatchReply:
-        nonlocal now_s, empty
-        now_s += wait_s
+        nonlocal empty
+        clock.now_s += wait_s
         if empty:
             empty -= 1
             return BatchReply(batch=None, training_active=True)
         return await reply(version, wait_s)
 
     monkeypatch.setattr(harness.client, "next_batch", slow_reply)
-    process = TrainerProcess(harness.config, cast(DataManagerClient, harness.client), monotonic=lambda: now_s)
+    process = TrainerProcess(harness.config, cast(DataManagerClient, harness.client), clock)
     await process.run()
     lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
     assert [line["wait_s"] for line in lines] == [3 * WAIT_FOR_BATCH_S, WAIT_FOR_BATCH_S, WAIT_FOR_BATCH_S]
@@ -186,22 +186,22 @@ async def test_rare_checkpoints_still_save_the_last_round(harness: TrainerHarnes
     assert [path.name for path in harness.config.checkpoints.glob("*.pt")] == ["update00000003.pt"]
 
 
-async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness) -> None:
-    time_s = 0.0
+async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SettableClock()
+    reply = harness.client.next_batch
 
-    def monotonic() -> float:
-        nonlocal time_s
-        time_s += 10.0
-        return time_s
+    async def reply_after_a_minute(version: int, wait_s: float) -> BatchReply:
+        clock.now_s += 60.0
+        return await reply(version, wait_s)
 
-    config = harness.config.model_copy(update={"max_minutes": 3.0})
+    monkeypatch.setattr(harness.client, "next_batch", reply_after_a_minute)
     updates = []
-    for _ in range(2):
-        process = TrainerProcess(config, cast(DataManagerClient, harness.client), monotonic=monotonic)
+    for max_minutes in (1.5, 1.5, 2.5, 2.5, 3.5):
+        config = harness.config.model_copy(update={"max_minutes": max_minutes})
+        process = TrainerProcess(config, cast(DataManagerClient, harness.client), clock)
         await process.run()
         updates.append(process.trainer.updates)
-    assert updates[0] >= 1
-    assert updates[1] == updates[0]
+    assert updates == [2, 2, 3, 3, 3], "a batch a minute, and a process that begins after its time trains nothing"
 
 
 @pytest.mark.parametrize(("content", "message"), [("{}", "start_model: Field required"), ("[", "Invalid JSON")])

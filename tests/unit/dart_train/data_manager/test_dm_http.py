@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from data_manager_harness import DataManagerHarness
+from virtual_time import SettableClock
 
 from dart_agent.data_client.client import DataManagerClient, DataManagerError
 from dart_agent.data_client.fake_trajectories import fake_trajectory
@@ -121,20 +122,14 @@ class UnreachableTransport(httpx.AsyncBaseTransport):
 
 
 async def test_the_client_waits_for_an_absent_data_manager_and_then_gives_up(harness: DataManagerHarness) -> None:
-    time_s = 0.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal time_s
-        time_s += seconds
-
+    clock = SettableClock()
     app = create_app(harness.manager)
     async with app.router.lifespan_context(app):
         for times, retry_timeout_s in ((5, 10.0), (10**6, 10.0)):
             transport = UnreachableTransport(times, httpx.ASGITransport(app))
             client = DataManagerClient(
-                Path("data.sock"), harness.images, transport=transport, retry_timeout_s=retry_timeout_s, sleep=sleep,
-                monotonic=lambda: time_s,
-            )  # fmt: skip
+                Path("data.sock"), harness.images, transport=transport, retry_timeout_s=retry_timeout_s, clock=clock
+            )
             async with client:
                 if times == 5:
                     assert await client.latest_version() is None
