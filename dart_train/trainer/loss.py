@@ -1,7 +1,8 @@
 """The policy-gradient loss, as pure functions on tensors.
 
 Role: clipped surrogate under a truncated importance weight, with optional KL and entropy terms. Rule: no model, no state; per-token terms
-first, one aggregation at the end, whose denominators are those of the whole mini-batch so that micro-batches add up exactly.
+first, one aggregation at the end, whose denominators are those of the whole mini-batch so that micro-batches add up exactly. What is
+masked is replaced by 0 before the first arithmetic: replaced afterwards, its NaN would still be in the gradient, because 0 x NaN is NaN.
 Axes: B rows (one step of one trajectory), T positions. Masks are bool and select the tokens that train.
 
     r = pi_new / pi_old            pi_old: the trainer's policy at the start of the update
@@ -44,7 +45,9 @@ class LossTerms:
 
     Attributes:
         loss: Scalar with gradient.
-        sums: Sums over the trained tokens of this micro-batch, to be divided by the token count of the mini-batch.
+        sums: Sums over the trained tokens of this micro-batch, to be divided by the token count of the mini-batch. `clip_fraction` counts
+            tokens whose gradient the clip removes (above the range with A > 0, below it with A < 0), `dual_clip_fraction` those whose
+            gradient the bound for negative advantages removes, `outside_range_fraction` all whose ratio is outside the range.
     """
 
     loss: Tensor
@@ -162,12 +165,17 @@ def policy_loss(
     Returns:
         The loss and the sums of the metrics.
     """
-    old_BT = old_BT.detach()
+
+    def select(values_BT: Tensor) -> Tensor:
+        return torch.where(mask_BT, values_BT, torch.zeros_like(values_BT))
+
+    new_BT, old_BT, rollout_BT, entropy_BT = map(select, (new_BT, old_BT.detach(), rollout_BT, entropy_BT))
+    reference_BT = None if reference_BT is None else select(reference_BT.detach())
     ratio_BT = log_ratio(new_BT, old_BT).exp()
     weight_BT = truncated_importance_weight(old_BT, rollout_BT, settings.tis_cap)
     surrogate_BT = clipped_surrogate(ratio_BT, advantages_B, settings.clip_low, settings.clip_high, settings.dual_clip)
     loss_BT = -weight_BT * surrogate_BT
-    kl_BT = torch.zeros_like(new_BT) if reference_BT is None else kl_k3(new_BT, reference_BT.detach())
+    kl_BT = torch.zeros_like(new_BT) if reference_BT is None else kl_k3(new_BT, reference_BT)
     if reference_BT is not None:
         loss_BT = loss_BT + settings.kl_coefficient * kl_BT
     if settings.entropy_coefficient:
@@ -175,10 +183,13 @@ def policy_loss(
     mismatch_BT = log_ratio(old_BT, rollout_BT)
     raw_weight_BT = mismatch_BT.exp()
     capped_BT = raw_weight_BT > (settings.tis_cap or torch.inf)
-    outside_BT = (ratio_BT < 1 - settings.clip_low) | (ratio_BT > 1 + settings.clip_high)
+    below_BT, above_BT = ratio_BT < 1 - settings.clip_low, ratio_BT > 1 + settings.clip_high
+    signs_B1 = advantages_B.sign().unsqueeze(-1)
     per_token = {
         "ratio": ratio_BT,
-        "clip_fraction": outside_BT,
+        "clip_fraction": above_BT & (signs_B1 > 0) | below_BT & (signs_B1 < 0),
+        "dual_clip_fraction": (ratio_BT > (settings.dual_clip or torch.inf)) & (signs_B1 < 0),
+        "outside_range_fraction": below_BT | above_BT,
         "tis_weight": weight_BT,
         "tis_weight_squared": weight_BT.square(),
         "tis_capped_fraction": capped_BT,

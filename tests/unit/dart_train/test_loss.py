@@ -159,14 +159,40 @@ def test_on_policy_gradient_is_reinforce_weighted_by_the_importance_weight() -> 
     assert torch.allclose(new_BT.grad, expected_BT)
 
 
-def test_masked_positions_cannot_poison_the_loss() -> None:
-    data = example(2)
-    data["mask"][0, 1:] = False
-    whole = Denominators(tokens=int(data["mask"].sum()), rows=5)
-    clean = loss_of(data, slice(0, 5), whole, LossSettings())
-    data["rollout"][0, 1:] = float("nan")
-    data["entropy"][0, 1:] = float("inf")
-    assert float(loss_of(data, slice(0, 5), whole, LossSettings(entropy_coefficient=0.0))) == float(clean)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("poisoned", ["new", "old", "rollout", "ref", "entropy"])
+def test_masked_positions_poison_neither_loss_nor_gradient(poisoned: str, value: float) -> None:
+    settings = LossSettings(kl_coefficient=0.1, entropy_coefficient=0.05)
+    results = []
+    for poison in (False, True):
+        data = example(2)
+        data["mask"][0, 1:] = False
+        if poison:
+            data[poisoned][0, 1:] = value
+        leaves = [data[name].requires_grad_() for name in ("new", "entropy")]
+        terms = policy_loss(
+            data["new"], data["old"], data["rollout"], data["entropy"], data["advantages"], data["mask"], settings,
+            Denominators(tokens=int(data["mask"].sum()), rows=5), data["ref"],
+        )  # fmt: skip
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        results.append((float(terms.loss.detach()), terms.sums, [leaf.grad.tolist() for leaf in leaves]))  # type: ignore[union-attr]
+    assert results[0] == results[1]
+
+
+def test_only_tokens_whose_gradient_the_clip_removes_count_as_clipped() -> None:
+    ratios = torch.tensor([[0.5, 1.0, 1.5, 4.0]] * 3, dtype=torch.float64)
+    new_BT = ratios.log().requires_grad_()
+    zeros_BT = torch.zeros_like(ratios)
+    terms = policy_loss(
+        new_BT, zeros_BT, zeros_BT, zeros_BT, torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64),
+        torch.ones_like(ratios, dtype=torch.bool), LossSettings(dual_clip=3.0), Denominators(12, 3),
+    )  # fmt: skip
+    terms.loss.backward()  # type: ignore[no-untyped-call]
+    assert new_BT.grad is not None
+    assert (new_BT.grad == 0).tolist() == [[False, False, True, True], [True, False, False, True], [True] * 4]
+    assert terms.sums["clip_fraction"] == 3  # 1.5 and 4 above, where A > 0; 0.5 below, where A < 0
+    assert terms.sums["dual_clip_fraction"] == 1  # 4, where A < 0
+    assert terms.sums["outside_range_fraction"] == 9
 
 
 def test_metric_sums_by_hand() -> None:
