@@ -230,8 +230,12 @@ class TrainSection(StrictModel):
         tis_cap: Upper bound of the truncated importance weight.
         kl_coefficient: Weight of the KL term to the start model.
         entropy_coefficient: Weight of the entropy bonus.
-        advantage: Formula of the advantages.
-        aggregation: How token losses become one number.
+        advantage: Formula of the advantages: `grpo`, (reward - mean) / deviation; `no_std`, without the deviation; `leave_one_out`, minus
+            the mean of the other trajectories.
+        advantage_over: What that mean and deviation are taken over: `group_steps`, all steps of a group (DART), or `group_trajectories`,
+            its trajectories. The default is the one whose advantages cancel in the default aggregation.
+        aggregation: How token losses become one number: `seq_mean_token_mean`, every step counts once (goes with `group_steps`);
+            `trajectory_mean`, every trajectory counts once (goes with `group_trajectories`); `token_mean`, every token counts once.
         micro_batch_rows: Steps per forward and backward pass; lower it where memory is short.
         device: Where the trainer and the warm start run; auto: a GPU where torch finds one.
         dtype: Data type of matrix products; auto: bfloat16 on a GPU and in the warm start, else float32.
@@ -255,7 +259,8 @@ class TrainSection(StrictModel):
     kl_coefficient: float = Field(default=0.0, ge=0)
     entropy_coefficient: float = Field(default=0.0, ge=0)
     advantage: Literal["grpo", "no_std", "leave_one_out"] = "grpo"
-    aggregation: Literal["token_mean", "seq_mean_token_mean"] = "seq_mean_token_mean"
+    advantage_over: Literal["group_steps", "group_trajectories"] = "group_steps"
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "trajectory_mean"] = "seq_mean_token_mean"
     micro_batch_rows: int = Field(default=32, ge=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
@@ -263,6 +268,15 @@ class TrainSection(StrictModel):
     )
     threads: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _leave_out_trajectories(self) -> TrainSection:
+        if self.advantage == "leave_one_out" and self.advantage_over == "group_steps":
+            raise ValueError(
+                'advantage = "leave_one_out" leaves out whole trajectories: set advantage_over = "group_trajectories" and '
+                'aggregation = "trajectory_mean" with it'
+            )
+        return self
 
 
 class EvalSection(StrictModel):

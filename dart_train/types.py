@@ -41,6 +41,7 @@ class TrainBatch:
         rollout_logprobs_BT: float32 [B, T]; log-probs stored when the token was sampled, 0 elsewhere.
         trainable_BT: bool [B, T]; sampled tokens that passed the staleness gate.
         advantages_B: float32 [B].
+        trajectory_shares_B: float32 [B]; 1 / number of rows of the row's trajectory.
         temperature: Temperature of all rows; logits are divided by it, so that log-probs are those of the distribution that was sampled
         from.
     """
@@ -49,4 +50,5 @@ class TrainBatch:
     rollout_logprobs_BT: Tensor
     trainable_BT: Tensor
     advantages_B: Tensor
+    trajectory_shares_B: Tensor
     temperature: float

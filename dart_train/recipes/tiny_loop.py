@@ -3,7 +3,7 @@
     python dart_train/recipes/tiny_loop.py runs/demo/warm --updates 20
 
 Role: to be read, and changed to try an idea before building it in. Rule: one desktop, one thread of control, Gymnasium's own interface; the
-policy samples, the evaluator scores, the mean of the group is the baseline, one gradient step follows. Because the step follows at once,
+policy samples, the evaluator scores, the mean over the group's steps is the baseline, one gradient step follows. Because the step follows at once,
 the sampling policy is the trained one: no importance weights, no clipping. Non-goals: speed (`dart-train run` overlaps sampling and
 training on four desktops), resuming, evaluation.
 """
@@ -75,7 +75,8 @@ def main() -> None:
             for task_id in draw.sample(task_ids, args.groups):
                 group = [rollout(env, policy, task_id, args.temperature) for _ in range(args.group_size)]
                 rewards += [reward for reward, _ in group]
-                by_member = group_advantages([reward for reward, _ in group], "grpo")
+                steps = [len(answers) for _, answers in group]
+                by_member = group_advantages([reward for reward, _ in group], "grpo", steps)
                 for advantage, (_, answers) in zip(by_member, group, strict=True):
                     samples += answers
                     advantages += [float(advantage)] * len(answers)

@@ -113,6 +113,7 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         epochs=train.epochs,
         minibatches=train.minibatches,
         advantage=train.advantage,
+        advantage_over=train.advantage_over,
         high_entropy_step_fraction=recipe.curation.high_entropy_step_fraction,
         optimizer=OptimizerSettings(
             learning_rate=train.learning_rate,

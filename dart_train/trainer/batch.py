@@ -111,6 +111,7 @@ def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, im
         rollout_logprobs_BT=torch.from_numpy(rollout_BT),
         trainable_BT=torch.from_numpy(trainable_BT),
         advantages_B=torch.tensor([row.advantage for row in rows], dtype=torch.float32),
+        trajectory_shares_B=torch.tensor([row.trajectory_share for row in rows], dtype=torch.float32),
         temperature=temperatures.pop(),
     )
 

@@ -16,7 +16,8 @@ from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
 
 AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
-Aggregation = Literal["token_mean", "seq_mean_token_mean"]
+AdvantageOver = Literal["group_steps", "group_trajectories"]
+Aggregation = Literal["token_mean", "seq_mean_token_mean", "trajectory_mean"]
 
 
 class LossSettings(StrictModel):
@@ -82,6 +83,7 @@ class TrainerConfig(StrictModel):
         minibatches: Optimiser steps per pass.
         micro_batch_rows: Rows per forward and backward pass.
         advantage: Formula of the advantages.
+        advantage_over: What its mean and deviation are taken over (`dart_train.trainer.advantage`).
         high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
         optimizer: Settings of the optimiser.
         loss: Coefficients of the loss.
@@ -107,6 +109,7 @@ class TrainerConfig(StrictModel):
     minibatches: int = Field(default=1, ge=1)
     micro_batch_rows: int = Field(default=32, ge=1)
     advantage: AdvantageKind = "grpo"
+    advantage_over: AdvantageOver = "group_steps"
     high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
     optimizer: OptimizerSettings = OptimizerSettings()
     loss: LossSettings = LossSettings()

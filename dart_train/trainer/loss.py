@@ -33,10 +33,12 @@ class Denominators:
     Attributes:
         tokens: Number of tokens that are trained on.
         rows: Number of rows with at least one such token.
+        trajectories: Number of trajectories: the sum of the rows' shares in theirs.
     """
 
     tokens: int
     rows: int
+    trajectories: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +121,22 @@ def kl_k3(new_BT: Tensor, reference_BT: Tensor) -> Tensor:
     return difference_BT.exp() - difference_BT - 1
 
 
-def aggregate(values_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominators: Denominators) -> Tensor:
+def aggregate(
+    values_BT: Tensor,
+    mask_BT: Tensor,
+    mode: Aggregation,
+    denominators: Denominators,
+    trajectory_shares_B: Tensor | None = None,
+) -> Tensor:
     """Compute this micro-batch's part of the mini-batch mean.
 
     Args:
         values_BT: Values per token, [B, T].
         mask_BT: Tokens that are trained on, bool [B, T].
-        mode: `token_mean`: sum over tokens / tokens; `seq_mean_token_mean`: sum over rows of their token mean / rows.
+        mode: `token_mean`: sum over tokens / tokens; `seq_mean_token_mean`: sum over rows of their token mean / rows; `trajectory_mean`:
+            sum over trajectories of the mean of their rows' token means / trajectories.
         denominators: Denominators of the mini-batch.
+        trajectory_shares_B: 1 / number of rows of the row's trajectory, [B]; for `trajectory_mean`.
 
     Returns:
         A scalar; the sum over the micro-batches is the mean of the mini-batch.
@@ -135,6 +145,9 @@ def aggregate(values_BT: Tensor, mask_BT: Tensor, mode: Aggregation, denominator
     if mode == "token_mean":
         return masked_BT.sum() / denominators.tokens
     row_means_B = masked_BT.sum(-1) / mask_BT.sum(-1).clamp(min=1)
+    if mode == "trajectory_mean":
+        assert trajectory_shares_B is not None
+        return (row_means_B * trajectory_shares_B).sum() / denominators.trajectories
     return row_means_B.sum() / denominators.rows
 
 
@@ -148,6 +161,7 @@ def policy_loss(
     settings: LossSettings,
     denominators: Denominators,
     reference_BT: Tensor | None = None,
+    trajectory_shares_B: Tensor | None = None,
 ) -> LossTerms:
     """Compute the loss of one micro-batch; all log-probs are those of the sampled tokens.
 
@@ -161,6 +175,7 @@ def policy_loss(
         settings: Coefficients.
         denominators: Denominators of the mini-batch.
         reference_BT: Log-probs of the reference model, [B, T]; None: no KL term.
+        trajectory_shares_B: As in `aggregate`.
 
     Returns:
         The loss and the sums of the metrics.
@@ -201,4 +216,5 @@ def policy_loss(
     }
     with torch.no_grad():
         sums = {name: float(values.float()[mask_BT].sum()) for name, values in per_token.items()}
-    return LossTerms(loss=aggregate(loss_BT, mask_BT, settings.aggregation, denominators), sums=sums)
+    loss = aggregate(loss_BT, mask_BT, settings.aggregation, denominators, trajectory_shares_B)
+    return LossTerms(loss=loss, sums=sums)

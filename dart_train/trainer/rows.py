@@ -5,7 +5,7 @@ Role: pure functions from the data manager's batch to rows. Rule: plain data, no
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +14,7 @@ from dart_agent.data_client.wire import Batch
 from dart_agent.types import StepRecord
 from dart_train.curation.step_filter import select_high_entropy
 from dart_train.trainer.advantage import group_advantages
-from dart_train.trainer.config import AdvantageKind
+from dart_train.trainer.config import AdvantageKind, AdvantageOver
 
 StepKey = tuple[str, str, int]
 """group id, rollout id, step index; a pooled success can be in two groups with two advantages"""
@@ -30,6 +30,7 @@ class TrainRow:
         step: The stored step.
         trainable: Token ranges that passed the staleness gate.
         advantage: The advantage of its rollout within the group.
+        trajectory_share: 1 / number of rows that its rollout has in the group's part of the batch.
     """
 
     rollout_id: str
@@ -37,6 +38,7 @@ class TrainRow:
     step: StepRecord
     trainable: tuple[tuple[int, int], ...]
     advantage: float
+    trajectory_share: float = 1.0
 
     @property
     def name(self) -> str:
@@ -54,21 +56,24 @@ class TrainRow:
         return sum(end - start for start, end in self.trainable)
 
 
-def build_rows(batch: Batch, kind: AdvantageKind) -> list[TrainRow]:
+def build_rows(batch: Batch, kind: AdvantageKind, over: AdvantageOver = "group_steps") -> list[TrainRow]:
     """Give every row of a batch the advantage of its rollout within its group.
 
     Args:
         batch: The batch of the data manager.
         kind: Formula of the advantages, taken over all members of a group.
+        over: What the formula's mean and deviation are taken over.
 
     Returns:
         The rows, in the order of the batch.
     """
     advantages: dict[tuple[str, str], float] = {}
     for group in batch.groups:
-        values_G = group_advantages([member.reward for member in group.members], kind)
+        steps_G = [member.steps for member in group.members] if over == "group_steps" else None
+        values_G = group_advantages([member.reward for member in group.members], kind, steps_G)
         for member, value in zip(group.members, values_G, strict=True):
             advantages[(group.group_id, member.rollout_id)] = float(value)
+    rows_of = Counter((row.group_id, row.rollout_id) for row in batch.rows)
     return [
         TrainRow(
             rollout_id=row.rollout_id,
@@ -76,6 +81,7 @@ def build_rows(batch: Batch, kind: AdvantageKind) -> list[TrainRow]:
             step=row.step.to_value(),
             trainable=tuple(row.trainable),
             advantage=advantages[(row.group_id, row.rollout_id)],
+            trajectory_share=1 / rows_of[(row.group_id, row.rollout_id)],
         )
         for row in batch.rows
     ]

@@ -122,7 +122,7 @@ class Trainer:
             TrainingDiverged: The gradient is not finite.
         """
         began_s = self._clock.monotonic()
-        rows = build_rows(batch, self.config.advantage)
+        rows = build_rows(batch, self.config.advantage, self.config.advantage_over)
         random = Random(f"{self.config.seed}/{self.updates}")
         passes = self.config.epochs * self.config.minibatches
         unused: list[TrainRow] = []
@@ -193,7 +193,11 @@ class Trainer:
 
         from dart_train.trainer.loss import Denominators, policy_loss
 
-        denominators = Denominators(tokens=sum(row.trained_tokens for row in rows), rows=len(rows))
+        denominators = Denominators(
+            tokens=sum(row.trained_tokens for row in rows),
+            rows=len(rows),
+            trajectories=sum(row.trajectory_share for row in rows),
+        )
         sums: Counter[str] = Counter({"tokens": denominators.tokens})
         self._optimizer.zero_grad(set_to_none=True)
         for micro, tensors in self._micro_batches(rows):
@@ -212,6 +216,7 @@ class Trainer:
                 self.config.loss,
                 denominators,
                 reference_BT,
+                tensors.trajectory_shares_B.to(new_BT.device),
             )
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})

@@ -143,6 +143,17 @@ def test_an_old_run_folder_is_refused_by_the_command_before_anything_is_checked(
     assert "made by an older version of DART; start a new run with --name, or delete it" in sentence
 
 
+def test_a_run_folder_from_before_advantages_over_steps_keeps_its_formula(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos")
+    content = json.loads(paths.resolved_recipe.read_text())
+    del content["recipe"]["train"]["advantage_over"]
+    paths.resolved_recipe.write_text(json.dumps(content))
+    with pytest.raises(RecipeError, match=r"train.advantage_over 'group_trajectories' \(now 'group_steps'\)"):
+        open_run_directory(recipe(), paths)
+    assert open_run_directory(recipe(train={"advantage_over": "group_trajectories"}), paths).stages_s == {"demos": 1.0}
+
+
 def test_a_second_launcher_is_refused(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     with run_lock(paths), pytest.raises(RecipeError, match="another dart-train"), run_lock(paths):

@@ -177,10 +177,13 @@ def test_learning_rate_zero_runs_the_same_path_and_changes_nothing(
     assert same(before, weights_of(trainer))
 
 
-def test_micro_batches_do_not_change_the_update(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
+@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "trajectory_mean"])
+def test_micro_batches_do_not_change_the_update(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, aggregation: str
+) -> None:
     results = []
     for rows in (3, 100):
-        trainer = trainer_on(root, model_dir, images, micro_batch_rows=rows)
+        trainer = trainer_on(root, model_dir, images, micro_batch_rows=rows, loss={"aggregation": aggregation})
         results.append(trainer.step(batch).metrics)
     for name in ("loss", "grad_norm", "entropy", "tokens"):
         assert results[0][name] == pytest.approx(results[1][name], rel=1e-3, abs=1e-6)

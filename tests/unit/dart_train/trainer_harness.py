@@ -117,6 +117,47 @@ def batch_of(
     )
 
 
+def batch_of_members(rewards: list[float], lengths: list[int]) -> Batch:
+    """One group of members with one-token steps, for what needs no model."""
+    step = StepPayload.from_value(
+        StepRecord(
+            index=0,
+            prompt_ids_P=(1,),
+            token_ids_T=(2,),
+            logprobs_T=(-1.0,),
+            version_spans=(VersionSpan(0, 0, 1),),
+            image_sha256=(),
+            image_hw=(),
+            text="fake",
+            action=None,
+            parse_error=None,
+            sampling=SamplingParams(),
+            finish_reason=FinishReason.STOP,
+            model_s=0.0,
+            env_s=0.0,
+        )
+    )
+    members = [
+        BatchMember(rollout_id=f"roll_{index}", reward=reward, steps=length, source="fresh")
+        for index, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
+    ]
+    rows = [
+        BatchRow(
+            group_id="grp",
+            rollout_id=member.rollout_id,
+            step=step.model_copy(update={"index": index}),
+            trainable=[(0, 1)],
+        )
+        for member in members
+        for index in range(member.steps)
+    ]
+    group = BatchGroup(group_id="grp", task_id="s/tick/0", family="tick", members=members)
+    return Batch(
+        batch_id="batch_1", trainer_version=0, groups=[group], rows=rows, staleness_mean=0.0, staleness_max=0,
+        excluded_steps={},
+    )  # fmt: skip
+
+
 def config_of(root: Path, model: Path, **changes: Any) -> TrainerConfig:
     paths: dict[str, Any] = {
         "socket": root / "data.sock",
