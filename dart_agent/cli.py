@@ -23,7 +23,6 @@ from dart_envs.errors import DartEnvError, TaskError
 
 if TYPE_CHECKING:
     from dart_agent.inference.config import InferenceConfig
-    from dart_agent.prompts.builder import PresetName
     from dart_agent.rollouts.local import RolloutPlan
     from dart_agent.types import Trajectory
 
@@ -40,14 +39,6 @@ class PolicyOption(StrEnum):
     ORACLE = "oracle"
     RANDOM = "random"
     BLANK = "blank"
-
-
-class PromptOption(StrEnum):
-    """Prompt presets."""
-
-    TINY = "tiny"
-    UITARS = "uitars"
-    QWEN = "qwen"
 
 
 class Dtype(StrEnum):
@@ -111,7 +102,10 @@ def rollout(
     episodes: Annotated[int, typer.Option(min=1, help="per task")] = 1,
     desktops: Annotated[int, typer.Option(min=1, help="live at once")] = 1,
     max_steps: Annotated[int, typer.Option(min=1)] = 15,
-    prompt: Annotated[PromptOption | None, typer.Option(help="default: the model's own; tiny without --model")] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(help="tiny, uitars, qwen or an action format; default: the model's own; tiny without --model"),
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1)] = 64,
     split: Annotated[str, typer.Option(help="train, validation or test, for suites and families")] = "train",
@@ -193,11 +187,15 @@ async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[P
             await asyncio.gather(serving, return_exceptions=True)
 
 
-def _prompt(wanted: PromptOption | None, model: str | None) -> PresetName:
+def _prompt(wanted: str | None, model: str | None) -> str:
     from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+    from dart_agent.prompts.builder import check_preset
 
     if wanted is not None:
-        return wanted.value
+        try:
+            return check_preset(wanted)
+        except ValueError as error:
+            raise ConfigError(f"--prompt: {error}") from None
     return "tiny" if model is None else read_checkpoint_info(resolve_checkpoint(model)).prompt
 
 

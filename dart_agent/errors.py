@@ -8,7 +8,7 @@
     │   └── WeightUpdateError   it could not take new weights; the old ones still serve, or it must be restarted
     └── StoreError              the data manager cannot be reached or refused
 
-Rule: one clear sentence with the fix. A text that is not an action is data (`dart_envs.uitars.ParseError`), not an exception.
+Rule: one clear sentence with the fix. A text that is not an action is data (`dart_envs.action_formats.ParseError`), not an exception.
 """
 
 from __future__ import annotations

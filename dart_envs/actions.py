@@ -1,7 +1,7 @@
 """Canonical actions: checked, performed as input events, written as JSON and read back.
 
 Only this module knows what each `ActionType` needs and which input events it consists of. It has pure functions, and
-every refusal is an `ActionError` with one sentence. Model text is in `dart_envs.uitars`, the Gymnasium space in
+every refusal is an `ActionError` with one sentence. Model text is in `dart_envs.action_formats`, the Gymnasium space in
 `dart_envs.spaces`.
 
 Coordinates are integer screen pixels; `resolution` is (width, height).
@@ -9,7 +9,7 @@ Coordinates are integer screen pixels; `resolution` is (width, height).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -275,6 +275,47 @@ def action_to_dict(action: Action) -> dict[str, Any]:
             value = getattr(action, name)
             record[name] = list(value) if isinstance(value, tuple) else value
     return record
+
+
+def actions_to_dict(actions: Sequence[Action | DecodedAction]) -> dict[str, Any]:
+    """Return the JSON form of what one step performs.
+
+    Args:
+        actions: The actions of the step, in order; at least one.
+
+    Returns:
+        That of the only action, or a `batch` with the list of `actions`. An action that no `ActionType` can say is written as its input
+        `events`.
+    """
+    records = [
+        {"type": "events", "events": [event.model_dump() for event in action.events]}
+        if isinstance(action, DecodedAction)
+        else action_to_dict(action)
+        for action in actions
+    ]
+    return records[0] if len(records) == 1 else {"type": "batch", "actions": records}
+
+
+def first_point(record: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return where a step points first, in screen pixels.
+
+    Args:
+        record: What `actions_to_dict` wrote.
+
+    Returns:
+        (x, y), or None for a step that points nowhere.
+    """
+    for one in _parts(record):
+        x, y = one.get("x"), one.get("y")
+        if isinstance(x, int) and isinstance(y, int):
+            return x, y
+    return None
+
+
+def _parts(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield record
+    for inner in (*record.get("actions", ()), *record.get("events", ())):
+        yield from _parts(inner)
 
 
 def action_from_dict(record: Mapping[str, Any], resolution: tuple[int, int] | None = None) -> Action:

@@ -20,7 +20,7 @@
     ├── EvaluatorError          the evaluator raised; never a silent 0
     ├── TaskError               a task file is wrong; names file and field
     │   └── AssetError          a file that a task brings along is not in the cache and cannot be fetched
-    └── ActionError             an action is outside the action space
+    └── ActionError             an action is outside the action space; `fault` says how
 
 Code raises the most specific class, with one sentence that says what to do. This module repeats nothing.
 """
@@ -28,6 +28,7 @@ Code raises the most specific class, with one sentence that says what to do. Thi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from dart_server.wire import ErrorCode, FaultOwner
 
@@ -235,5 +236,35 @@ class AssetError(TaskError):
         self.task_id = task_id
 
 
+class ActionFault(StrEnum):
+    """Why an answer or an action performs nothing."""
+
+    NO_ACTION = "no_action"
+    """Nothing in the answer is meant to be an action."""
+    BAD_SYNTAX = "bad_syntax"
+    """It is not in the language: not closed, no JSON, no Python, text after the end."""
+    UNKNOWN_ACTION = "unknown_action"
+    """There is no action of that name."""
+    MISSING_FIELD = "missing_field"
+    """The action lacks something that it needs."""
+    OUT_OF_SCREEN = "out_of_screen"
+    """A point is outside the picture or the screen."""
+    BAD_VALUE = "bad_value"
+    """A field has a value that the action does not take."""
+    TOO_MANY = "too_many"
+    """One answer holds more than one step can perform."""
+    REFUSED = "refused"
+    """The desktop refused it."""
+
+
 class ActionError(DartEnvError):
-    """An action is outside the action space."""
+    """An action is outside the action space.
+
+    Args:
+        message: One sentence.
+        fault: What is wrong.
+    """
+
+    def __init__(self, message: str, fault: ActionFault = ActionFault.BAD_VALUE) -> None:
+        super().__init__(message)
+        self.fault = fault

@@ -62,11 +62,75 @@ PYAUTOGUI_ONLY_KEYS = (
 _NAMED = frozenset(NAMED_KEYS)
 _GUEST = _NAMED | frozenset(PYAUTOGUI_ONLY_KEYS)
 _PLUS = "+"
+KEY_ALIASES = {
+    "control": "ctrl",
+    "control_l": "ctrlleft",
+    "control_r": "ctrlright",
+    "ctrl_l": "ctrlleft",
+    "ctrl_r": "ctrlright",
+    "option": "alt",
+    "alt_l": "altleft",
+    "alt_r": "altright",
+    "shift_l": "shiftleft",
+    "shift_r": "shiftright",
+    "cmd": "win",
+    "command": "win",
+    "meta": "win",
+    "super": "win",
+    "windows": "win",
+    "super_l": "winleft",
+    "super_r": "winright",
+    "meta_l": "winleft",
+    "meta_r": "winright",
+    **{f"arrow{side}": side for side in ("up", "down", "left", "right")},
+    **{f"arrow_{side}": side for side in ("up", "down", "left", "right")},
+    "page_up": "pageup",
+    "page_down": "pagedown",
+    "prior": "pageup",
+    "next": "pagedown",
+    "kp_enter": "enter",
+    "back_space": "backspace",
+    "spacebar": "space",
+    "print": "printscreen",
+    "print_screen": "printscreen",
+    "caps_lock": "capslock",
+    "num_lock": "numlock",
+    "scroll_lock": "scrolllock",
+    "minus": "-",
+    "plus": "+",
+    "equal": "=",
+    "comma": ",",
+    "period": ".",
+    "slash": "/",
+    "backslash": "\\",
+    "semicolon": ";",
+    "apostrophe": "'",
+    "grave": "`",
+    "bracketleft": "[",
+    "bracketright": "]",
+    "underscore": "_",
+}
+"""Names that models write, those of X11 and of browsers among them, in lower case -> the key."""
 
 
 def is_key(name: str) -> bool:
     """Return True for a named key and for any single printable character."""
     return name in _NAMED or (len(name) == 1 and name.isprintable())
+
+
+def canonical_key(written: str) -> str | None:
+    """Return the key of a canonical action that a model's name means.
+
+    Args:
+        written: The name in any case, also one of X11 or of a browser, or one character, whose case is kept.
+
+    Returns:
+        The name, or None when it is not a key.
+    """
+    name = written.strip() or written[:1]
+    if len(name) > 1:
+        name = KEY_ALIASES.get(name.lower(), name.lower())
+    return name if is_key(name) else None
 
 
 def to_guest_key(name: str) -> str | None:

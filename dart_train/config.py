@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from dart_agent.prompts.builder import PresetName
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.types import SamplingParams
 from dart_server.wire import DesktopShape, ImageName, Resolution
@@ -86,7 +87,7 @@ class ModelSection(StrictModel):
 
     preset: Literal["tiny"] | None = None
     path: str | None = None
-    prompt: Literal["tiny", "uitars", "qwen"] | None = None
+    prompt: PresetName | None = None
     history_images: int = Field(default=1, ge=1, le=16)
 
     @model_validator(mode="after")

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.errors import ConfigError
-from dart_agent.prompts.builder import PRESETS, PresetName, PromptSpec
-from dart_envs.observations.geometry import model_size
+from dart_agent.prompts.builder import PromptSpec, preset_names
 
 PROMPT_KEY = "dart_prompt"
 """Names the prompt preset in the configuration of a model made here (`dart_train.model.init_model`)."""
-_PROMPTS: Mapping[str, PresetName] = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
+_PROMPTS: Mapping[str, str] = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class CheckpointInfo:
     one token. min_pixels, max_pixels: of pictures that its image processor does not resize.
     """
 
-    prompt: PresetName
+    prompt: str
     tied: bool
     image_token_px: int
     min_pixels: int
@@ -44,7 +43,7 @@ class CheckpointInfo:
         Raises ConfigError when the image processor would resize the picture again: the model would then write points of another picture
         than the one it is said to see.
         """
-        width, height = model_size(screen_wh, multiple=spec.multiple, max_pixels=spec.max_pixels)
+        width, height = spec.picture_wh(screen_wh)
         fits = width % self.image_token_px == height % self.image_token_px == 0
         if not (fits and self.min_pixels <= width * height <= self.max_pixels):
             raise ConfigError(
@@ -83,7 +82,7 @@ def read_checkpoint_info(directory: Path) -> CheckpointInfo:
     """Of a directory that `resolve_checkpoint` gave. Raises ConfigError for an architecture that cannot be trained here."""
     config = _read_json(directory / "config.json")
     wanted = config.get(PROMPT_KEY) or _PROMPTS.get(config.get("model_type", ""))
-    prompt = next((name for name in PRESETS if name == wanted), None)
+    prompt = next((name for name in preset_names() if name == wanted), None)
     if prompt is None:
         raise ConfigError(
             f"{directory} holds a model of type {config.get('model_type')!r}: give a Qwen2.5-VL (UI-TARS-1.5) or Qwen3-VL checkpoint"

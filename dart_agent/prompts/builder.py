@@ -1,7 +1,8 @@
 """From an observation and a history to one model call.
 
-Role: presets (`tiny`, `uitars`, `qwen`) and `PromptBuilder`. Rule: a prompt is a pure function of instruction, history and screenshot; the
-messages name their images by position and carry no pixels. All wording is ours. Non-goals: chat templates and tokens (the engine's).
+Role: presets and `PromptBuilder`. Rule: a prompt is a pure function of instruction, history and screenshot; the messages name their images
+by position and carry no pixels. A preset is one of the three below, with our own wording, or an action format by its name
+(`dart_envs.action_formats`), with the wording that its checkpoints were trained with. Non-goals: chat templates and tokens (the engine's).
 
     tiny     one user turn: image, instruction, the last actions        a model made here; every token counts
     uitars   user: rules and instruction; then image / answer in turns  UI-TARS and other Qwen2.5-VL models: pixels of the picture
@@ -12,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from dart_agent.prompts.history import History, Turn
-from dart_envs.observations.geometry import Coordinates, PointMap, to_model_image
+from dart_envs.action_formats import ActionFormat, ParsedAnswer, ParseError, format_names, make_format
+from dart_envs.action_formats.uitars import SCROLL_CLICKS, parse
+from dart_envs.observations.geometry import Coordinates, PointMap, model_size, smart_size
+from dart_envs.observations.transforms import resize_image
 from dart_envs.types import Observation, RgbImage
-from dart_envs.uitars import SCROLL_CLICKS
 
-PresetName = Literal["tiny", "uitars", "qwen"]
 Message = Mapping[str, Any]
 
 _RULES = f"""You operate a computer by looking at its screen and using mouse and keyboard.
@@ -42,33 +46,82 @@ _THOUSANDTHS = "x and y run from 0 to 1000 along the width and the height of the
 
 @dataclass(frozen=True, slots=True)
 class PromptSpec:
-    """How prompts look.
+    """How prompts look, and how their answers are read.
 
-    images: pictures per prompt, the present one included. past_actions: how many earlier answers are repeated as text (None: all).
-    multiple, max_pixels: model-input images have sides of this multiple and at most this many pixels.
+    images: pictures per prompt, the present one included. past_actions: how many earlier answers are repeated as text (None: all; a format
+    decides by itself). multiple, min_pixels, max_pixels: model-input images have sides of this multiple and as many pixels; without
+    min_pixels a screen is never enlarged. format: how a checkpoint is asked and answers; None: our own wording, in UI-TARS' language.
     """
 
-    preset: PresetName
+    preset: str
     images: int
     past_actions: int | None
     multiple: int
     max_pixels: int
     coordinates: Coordinates = "pixels"
+    min_pixels: int | None = None
+    format: ActionFormat | None = None
+
+    def picture_wh(self, screen_wh: tuple[int, int]) -> tuple[int, int]:
+        """(width, height) of the model's input for a screen of (width, height)."""
+        if self.min_pixels is None:
+            return model_size(screen_wh, multiple=self.multiple, max_pixels=self.max_pixels)
+        return smart_size(screen_wh, multiple=self.multiple, min_pixels=self.min_pixels, max_pixels=self.max_pixels)
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts at which an answer ends besides the end of the turn."""
+        return () if self.format is None else self.format.stop
+
+    def parse(self, answer: str, points: PointMap, pointer: tuple[int, int]) -> ParsedAnswer | ParseError:
+        """What an answer performs, or why it performs nothing; never raises. pointer: where the mouse is, in screen pixels."""
+        return parse(answer, points) if self.format is None else self.format.parse(answer, points, pointer)
 
 
-PRESETS: Mapping[PresetName, PromptSpec] = {
+PRESETS: Mapping[str, PromptSpec] = {
     "tiny": PromptSpec("tiny", images=1, past_actions=1, multiple=32, max_pixels=256 * 160),
     "uitars": PromptSpec("uitars", images=5, past_actions=None, multiple=28, max_pixels=2700 * 28 * 28),
     "qwen": PromptSpec(
         "qwen", images=1, past_actions=None, multiple=32, max_pixels=2560 * 32 * 32, coordinates="thousandths"
     ),
 }
+"""The presets with our own wording."""
 
 
-def preset(name: PresetName, *, images: int | None = None) -> PromptSpec:
-    """A preset, with another number of images per prompt where given."""
-    spec = PRESETS[name]
+def preset_names() -> tuple[str, ...]:
+    """Our own presets, and the action formats."""
+    return (*PRESETS, *format_names())
+
+
+def check_preset(name: str) -> str:
+    """The name. Raises ValueError where there is no such preset."""
+    if name not in preset_names():
+        raise ValueError(f"there is no prompt {name!r}; there are {', '.join(preset_names())}")
+    return name
+
+
+PresetName = Annotated[str, AfterValidator(check_preset)]
+"""The name of a preset in a configuration."""
+
+
+def preset(name: str, *, images: int | None = None) -> PromptSpec:
+    """A preset, with another number of images per prompt where given. Raises ValueError where there is none of that name."""
+    spec = PRESETS.get(check_preset(name)) or _format_spec(make_format(name))
     return spec if images is None else replace(spec, images=images)
+
+
+def _format_spec(action_format: ActionFormat) -> PromptSpec:
+    picture = action_format.picture
+    return PromptSpec(
+        action_format.name,
+        images=action_format.images,
+        past_actions=None,
+        multiple=picture.multiple,
+        max_pixels=picture.max_pixels,
+        coordinates=action_format.coordinates,
+        min_pixels=picture.min_pixels,
+        format=action_format,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +145,7 @@ class PromptBuilder:
 
     def model_image(self, screenshot: RgbImage) -> RgbImage:
         """The screenshot in the size that the model gets."""
-        return to_model_image(screenshot, multiple=self.spec.multiple, max_pixels=self.spec.max_pixels)
+        return resize_image(screenshot, self.spec.picture_wh((screenshot.shape[1], screenshot.shape[0])))
 
     def points(self, screenshot: RgbImage, model_image: RgbImage) -> PointMap:
         """How points of `model_image` map to `screenshot`."""
@@ -107,7 +160,11 @@ class PromptBuilder:
         present = self.model_image(observation.screenshot)
         turns = history.turns
         shown = [turn.image for turn in turns if turn.image is not None]
-        messages = _LAYOUTS[self.spec.preset](self.spec, observation.instruction, turns)
+        if self.spec.format is None:
+            messages = _LAYOUTS[self.spec.preset](self.spec, observation.instruction, turns)
+        else:
+            picture_wh = (present.shape[1], present.shape[0])
+            messages = self.spec.format.messages(observation.instruction, turns, picture_wh)
         return Prompt(messages, (*shown, present), self.points(observation.screenshot, present))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dart_agent.rollouts.episode_loop import ObservedStep
 from dart_envs.observations.annotated_screens import write_annotated_screen
+from dart_envs.types import DecodedAction
 
 
 class AnnotatedScreenWriter:
@@ -26,6 +27,8 @@ class AnnotatedScreenWriter:
         observation = seen.observation
         if observation.a11y is None:
             raise ValueError("an annotated screen needs the accessibility tree in the observation")
+        if isinstance(seen.action, DecodedAction):
+            raise ValueError("an annotated screen has one canonical action, not a batch")
         await asyncio.to_thread(
             write_annotated_screen,
             self.directory,

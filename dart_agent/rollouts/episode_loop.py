@@ -30,12 +30,12 @@ from dart_agent.types import (
     Trajectory,
     WorkItem,
 )
-from dart_envs.actions import action_to_dict
+from dart_envs.action_formats import ParsedAnswer, ParseError
+from dart_envs.actions import actions_to_dict
 from dart_envs.clock import SystemClock
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
-from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
-from dart_envs.uitars import ParsedAction, ParseError, parse
+from dart_envs.types import Action, ActionType, DecodedAction, EndReason, Observation, RgbImage, StepResult, TaskLike
 from dart_server.wire import Clock
 
 
@@ -48,7 +48,7 @@ class EpisodeEnv(Protocol):
         """Start an episode; raises `dart_envs.errors.DartEnvError` when it cannot begin."""
         ...
 
-    async def step(self, action: Action) -> StepResult:
+    async def step(self, action: Action | DecodedAction) -> StepResult:
         """Perform one action; raises ActionError, and nothing else, for what the policy did."""
         ...
 
@@ -66,7 +66,7 @@ class ObservedStep:
 
     index: int
     observation: Observation
-    action: Action | None
+    action: Action | DecodedAction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ async def run_episode(
         except PolicyUnavailableError as error:
             return episode.finish(task, EndReason.FARM_FAULT, 0.0, f"policy: {error}", {})
         answered_s = episode.clock.monotonic()
-        parsed = parse(completion.text, prompt.points)
-        action = parsed.action if isinstance(parsed, ParsedAction) else None
+        parsed = builder.spec.parse(completion.text, prompt.points, observation.pointer)
+        action = parsed.action if isinstance(parsed, ParsedAnswer) else None
         if on_step is not None:
             await on_step(ObservedStep(len(episode.steps), observation, action))
         result, refusal = await _perform(env, parsed, on_parse_error)
         episode.record(
-            prompt, request.sampling, completion, action if refusal is None else None, refusal,
+            prompt, request.sampling, completion, parsed if isinstance(parsed, ParsedAnswer) and refusal is None else None, refusal,
             model_s=answered_s - asked_s, env_s=episode.clock.monotonic() - answered_s,
         )  # fmt: skip
         if result.end is not None:
@@ -125,7 +125,7 @@ async def run_episode(
 
 
 async def _perform(
-    env: EpisodeEnv, parsed: ParsedAction | ParseError, on_parse_error: OnParseError
+    env: EpisodeEnv, parsed: ParsedAnswer | ParseError, on_parse_error: OnParseError
 ) -> tuple[StepResult, str | None]:
     """The transition, and why the answer was no action (None when it was one)."""
     instead = _GIVE_UP if on_parse_error is OnParseError.FAIL else _NO_OP
@@ -134,7 +134,7 @@ async def _perform(
     try:
         return await env.step(parsed.action), None
     except ActionError as refused:
-        return await env.step(instead), f"content: {refused}"
+        return await env.step(instead), str(ParseError(refused.fault, str(refused)))
 
 
 class _EpisodeRecorder:
@@ -162,7 +162,7 @@ class _EpisodeRecorder:
         prompt: Prompt,
         sampling: SamplingParams,
         completion: Completion,
-        action: Action | None,
+        performed: ParsedAnswer | None,
         error: str | None,
         *,
         model_s: float,
@@ -182,7 +182,7 @@ class _EpisodeRecorder:
                 image_sha256=tuple(self.hashes[-len(prompt.images) :]),
                 image_hw=tuple((int(image.shape[0]), int(image.shape[1])) for image in prompt.images),
                 text=completion.text,
-                action=None if action is None else action_to_dict(action),
+                action=None if performed is None else actions_to_dict(performed.actions),
                 parse_error=error,
                 sampling=sampling,
                 finish_reason=completion.finish_reason,

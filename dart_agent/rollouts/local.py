@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dart_agent.prompts.builder import PresetName, PromptBuilder, preset
+from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import Episode
 from dart_agent.rollouts.work_sources import InMemoryWorkSource
 from dart_agent.rollouts.worker import RolloutWorker, format_episode, open_policy_factory
@@ -30,7 +30,7 @@ class RolloutPlan:
     episodes: int = 1
     desktops: int = 1
     max_steps: int = 15
-    prompt: PresetName = "tiny"
+    prompt: str = "tiny"
     temperature: float = 0.0
     max_tokens: int = 64
     resolution: tuple[int, int] = (640, 400)

@@ -16,10 +16,10 @@ import numpy as np
 
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest
+from dart_envs.action_formats.uitars import format_action
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates, PointMap
 from dart_envs.types import Action, ActionType, DecodedAction, Desktop
-from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement
 
 GREY = 128

@@ -1,7 +1,7 @@
 """UI-TARS' action language as an action space: `click(start_box='(412,80)')`, with or without `Thought:` and `Action:`.
 
 Points are screen pixels. Points of a picture of another size are read by a policy's own map
-(`dart_envs.uitars.parse`).
+(`dart_envs.action_formats.uitars.parse`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from dart_envs.action_formats import ParseError
+from dart_envs.action_formats.uitars import format_action, parse
 from dart_envs.action_spaces.base import StatelessCodec, TextActionSpace, decode_common_action
 from dart_envs.actions import MAX_TEXT_LENGTH, decode_action
 from dart_envs.errors import ActionError
 from dart_envs.observations.geometry import PointMap
 from dart_envs.spaces import action_from_space, make_action_space, reject_masks
 from dart_envs.types import DecodedAction
-from dart_envs.uitars import ParseError, format_action, parse
 
 _BARE_CALL = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
 
@@ -82,8 +83,9 @@ class UitarsCodec(StatelessCodec):
             raise ActionError(f"The text of an action has {len(value)} characters; the limit is {4 * MAX_TEXT_LENGTH}.")
         parsed = parse(_with_action_prefix(value), self._points)
         if isinstance(parsed, ParseError):
-            raise ActionError(f"{parsed.detail[:1].upper()}{parsed.detail[1:]}.")
-        return decode_action(parsed.action, self._resolution)
+            raise ActionError(parsed.detail, parsed.fault)
+        action = parsed.action
+        return action if isinstance(action, DecodedAction) else decode_action(action, self._resolution)
 
 
 def _with_action_prefix(text: str) -> str:

@@ -34,6 +34,7 @@ from dart_envs.envs.evaluation_target import (
 from dart_envs.envs.prepare import SetupPreparer
 from dart_envs.errors import (
     ActionError,
+    ActionFault,
     DartEnvError,
     DesktopFailedError,
     EvaluatorError,
@@ -291,7 +292,7 @@ class AsyncDesktopEnv:
                 )
         except GuestError as error:
             if error.code in REFUSED_EVENT_CODES:
-                raise ActionError(f"The desktop refused the action: {error}") from error
+                raise ActionError(f"The desktop refused the action: {error}", ActionFault.REFUSED) from error
             return await self._end_with_guest_error(error)
         except (DesktopFailedError, LeaseLostError, FarmError) as error:
             return self._end_with_fault(error)

@@ -1,12 +1,13 @@
 """Sizes of model-input images, and the mapping of points between screen, image and the numbers that a model writes.
 
 This module has pure functions of sizes. A point maps to the pixel that holds its centre, so model → screen → model is
-the identity wherever the screen is not smaller than the image. Text is in `dart_envs.uitars`, prompts are in
+the identity wherever the screen is not smaller than the image. Text is in `dart_envs.action_formats`, prompts are in
 `dart_agent.prompts`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +17,7 @@ from dart_envs.types import RgbImage
 Coordinates = Literal["pixels", "thousandths"]
 """What a model writes: pixels of its own input image (Qwen2.5-VL, UI-TARS), or 0..1000 along each axis (Qwen3-VL)."""
 
+MAX_ASPECT = 200
 _THOUSANDTHS = (1000, 1000)
 
 
@@ -49,6 +51,38 @@ def to_model_image(screenshot: RgbImage, *, multiple: int, max_pixels: int) -> R
     """
     height, width = screenshot.shape[:2]
     return resize_image(screenshot, model_size((width, height), multiple=multiple, max_pixels=max_pixels))
+
+
+def smart_size(screen_wh: tuple[int, int], *, multiple: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Return the size to which the image processors of Qwen2.5-VL and Qwen3-VL resize a picture.
+
+    Each side becomes the nearest multiple. A picture that is then too large or too small is scaled by the square root of the
+    ratio of the areas, with sides rounded down or up. A picture may grow, other than with `model_size`.
+    Source: `smart_resize` of the processors of these models.
+
+    Args:
+        screen_wh: (width, height) of the screen.
+        multiple: Both sides are a multiple of this number: 28 for Qwen2.5-VL, 32 for Qwen3-VL.
+        min_pixels: Least width times height.
+        max_pixels: Limit of width times height.
+
+    Returns:
+        (width, height). The size of such a picture is its own.
+
+    Raises:
+        ValueError: If one side is more than 200 times the other.
+    """
+    if max(screen_wh) > MAX_ASPECT * min(screen_wh):
+        raise ValueError(f"a picture of {screen_wh[0]}x{screen_wh[1]} pixels is too narrow: at most {MAX_ASPECT} to 1")
+    width, height = (max(multiple, round(side / multiple) * multiple) for side in screen_wh)
+    area = screen_wh[0] * screen_wh[1]
+    if width * height > max_pixels:
+        shrink = math.sqrt(area / max_pixels)
+        width, height = (max(multiple, math.floor(side / shrink / multiple) * multiple) for side in screen_wh)
+    elif width * height < min_pixels:
+        grow = math.sqrt(min_pixels / area)
+        width, height = (math.ceil(side * grow / multiple) * multiple for side in screen_wh)
+    return width, height
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ import torch
 import dart_envs.tasks
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
+from dart_envs.action_formats import ParsedAnswer
+from dart_envs.action_formats.uitars import parse
 from dart_envs.types import Action, ActionType, Observation, RgbImage
-from dart_envs.uitars import ParsedAction, parse
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs, token_logprobs
 from dart_train.trainer.advantage import group_advantages
 from dart_train.types import TokenBatch
@@ -111,7 +112,7 @@ def rollout(env: Any, policy: LoadedModel, task_id: str, temperature: float) -> 
         history.add(sample.image, text)
         parsed = parse(text, prompt.points)
         seen, reward, terminated, truncated, _ = env.step(
-            parsed.action if isinstance(parsed, ParsedAction) else NOTHING
+            parsed.action if isinstance(parsed, ParsedAnswer) else NOTHING
         )
         if terminated or truncated:
             return reward, samples

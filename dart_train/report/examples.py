@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from PIL import Image, ImageDraw
 
@@ -18,7 +19,7 @@ from dart_agent.data_client.image_store import BlobError
 from dart_agent.data_client.wire import EpisodeResult
 from dart_agent.types import StepRecord, Trajectory
 from dart_envs import tasks
-from dart_envs.actions import action_from_dict
+from dart_envs.actions import first_point
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.transforms import scale_point
 from dart_envs.types import RgbImage
@@ -131,8 +132,14 @@ def format_action(step: StepRecord) -> str:
     """
     if step.action is None:
         return f"no action ({step.parse_error or 'the response has none'})"
-    arguments = [f"{key}={value!r}" for key, value in step.action.items() if key != "type" and value is not None]
-    return f"{step.action.get('type', '?')}({', '.join(arguments)})"
+    if step.action.get("type") == "batch":
+        return "; ".join(_format_record(record) for record in step.action["actions"])
+    return _format_record(step.action)
+
+
+def _format_record(record: Mapping[str, Any]) -> str:
+    arguments = [f"{key}={value!r}" for key, value in record.items() if key != "type" and value is not None]
+    return f"{record.get('type', '?')}({', '.join(arguments)})"
 
 
 def embed_image(pixels: RgbImage, click_xy: tuple[int, int] | None = None) -> str:
@@ -171,7 +178,5 @@ def _clicked_xy(step: StepRecord, screen_wh: tuple[int, int], pixels: RgbImage) 
     """Where the action of a step points in the image that the policy saw; None for an action without coordinates."""
     if step.action is None:
         return None
-    action = action_from_dict(step.action)
-    if action.x is None or action.y is None:
-        return None
-    return scale_point((action.x, action.y), screen_wh, (pixels.shape[1], pixels.shape[0]))
+    point = first_point(step.action)
+    return None if point is None else scale_point(point, screen_wh, (pixels.shape[1], pixels.shape[0]))

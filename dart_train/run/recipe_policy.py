@@ -11,9 +11,12 @@ from pathlib import Path
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
-from dart_agent.prompts.builder import PresetName, preset
+from dart_agent.prompts.builder import preset
 from dart_train.config import Recipe
 from dart_train.run.paths import RunPaths
+
+WARMUP_PROMPTS = ("tiny", "qwen")
+"""The prompts that the warm start can pack: one image, before everything that differs, and answers in UI-TARS' language."""
 
 
 def initial_policy(recipe: Recipe, paths: RunPaths) -> Path:
@@ -32,7 +35,7 @@ def initial_policy(recipe: Recipe, paths: RunPaths) -> Path:
     return paths.initial_model if recipe.model.path is None else resolve_checkpoint(recipe.model.path)
 
 
-def recipe_prompt(recipe: Recipe) -> PresetName:
+def recipe_prompt(recipe: Recipe) -> str:
     """Choose the prompt preset: the recipe's, else the one that the policy was made for.
 
     Args:
@@ -82,10 +85,10 @@ def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
                 f"{recipe.inference.max_model_len} are allowed: raise it above that and leave space for the text, lower "
                 "model.history_images, or choose a smaller desktops.resolution"
             )
-    if spec.preset == "uitars" and recipe.warmup.enabled:
+    if spec.preset not in WARMUP_PROMPTS and recipe.warmup.enabled:
         found.append(
-            "warmup.enabled: the prompt uitars names the task before the image, which the warm start does not support: "
-            "set it to false, or choose another model.prompt"
+            f"warmup.enabled: the warm start packs the prompts {' and '.join(WARMUP_PROMPTS)} only, not {spec.preset}: set it to false, or "
+            "choose another model.prompt"
         )
     return found
 

@@ -7,7 +7,7 @@ Role: names the elements of a screen by their place ("second row", "last button 
     demonstration_query     the task's instruction and demonstration    thought and click of the demonstration are learnt
     unordered_queries       the task's instruction                      thought and click of any element it mentions, in no order
 
-Rule: answers are in the format of `dart_envs.uitars`; a click goes to the middle of an element, on the coordinate grid of the model and
+Rule: answers are in UI-TARS' language; a click goes to the middle of an element, on the coordinate grid of the model and
 inside the element. Non-goals: choosing which to ask (`dart_train.warmup.fit`).
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from dart_envs.action_formats.uitars import format_action
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
-from dart_envs.uitars import format_action
 from dart_server.wire import A11yElement
 from dart_train.warmup.screens import WINDOW_ROLES, AnnotatedScreen
 

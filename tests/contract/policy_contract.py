@@ -11,8 +11,9 @@ import numpy as np
 
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest, SamplingParams
+from dart_envs.action_formats import ParsedAnswer, ParseError
+from dart_envs.action_formats.uitars import parse
 from dart_envs.types import Observation
-from dart_envs.uitars import ParsedAction, ParseError, parse
 
 
 def make_request(request_id: str, *, temperature: float = 1.0, max_tokens: int = 12, grey: int = 200) -> PolicyRequest:
@@ -58,7 +59,7 @@ async def check_policy(policy: Policy, *, samples_tokens: bool, name: str) -> No
     builder = PromptBuilder(preset("tiny"))
     prompt = builder.build(Observation(np.zeros((400, 640, 3), np.uint8), "Click OK"), builder.new_history())
     for completion in many:
-        assert isinstance(parse(completion.text, prompt.points), ParsedAction | ParseError)
+        assert isinstance(parse(completion.text, prompt.points), ParsedAnswer | ParseError)
     if samples_tokens:
         greedy = [await policy.complete(make_request(f"{name}.greedy{index}", temperature=0.0)) for index in range(2)]
         assert greedy[0].token_ids_T == greedy[1].token_ids_T

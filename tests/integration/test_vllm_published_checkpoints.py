@@ -25,8 +25,9 @@ from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.types import PolicyRequest, SamplingParams, StepRecord
+from dart_envs.action_formats import ParsedAnswer, ParseError
+from dart_envs.action_formats.uitars import parse
 from dart_envs.types import Observation, RgbImage
-from dart_envs.uitars import ParsedAction, ParseError, parse
 from dart_train.model.policy_model import load_model, token_logprobs
 from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.batch import ImageTokens, make_batch
@@ -93,7 +94,7 @@ async def play(served: Served, episode: int) -> list[StepRecord]:
         completion = await served.client.complete(
             PolicyRequest(prompt.messages, prompt.images, sampling, f"r{episode}.{index}")
         )
-        assert isinstance(parse(completion.text, prompt.points), ParsedAction | ParseError)
+        assert isinstance(parse(completion.text, prompt.points), ParsedAnswer | ParseError)
         records.append(
             StepRecord(
                 index=index,

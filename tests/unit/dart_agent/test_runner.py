@@ -57,9 +57,9 @@ async def test_an_answer_that_is_no_action_counts_as_a_step_and_does_nothing() -
     steps = episode.trajectory.steps_S
     assert [step.parse_error is not None for step in steps] == [True, True, False]
     assert steps[0].parse_error is not None
-    assert steps[0].parse_error.startswith("structure")
+    assert steps[0].parse_error.startswith("no_action: ")
     assert steps[1].parse_error is not None
-    assert steps[1].parse_error.startswith("content")
+    assert steps[1].parse_error.startswith("out_of_screen: ")
     assert steps[0].action is None
     assert [(action.type, action.duration_s) for action in env.actions[:2]] == [(ActionType.WAIT, 0.0)] * 2
 

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dart_envs.action_formats import ParsedAnswer, ParseError
+from dart_envs.action_formats.uitars import format_action, parse
 from dart_envs.actions import MAX_WHEEL_CLICKS, check_action
-from dart_envs.errors import ActionError
+from dart_envs.errors import ActionError, ActionFault
 from dart_envs.key_names import NAMED_KEYS
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
-from dart_envs.uitars import ParsedAction, ParseError, ParseErrorKind, format_action, parse
 
 TINY = PointMap((256, 160), (640, 400))
 SAME = PointMap((640, 400), (640, 400))
@@ -20,7 +21,8 @@ THOUSANDTHS = PointMap((256, 160), (1920, 1080), "thousandths")
 
 def action_of(text: str, points: PointMap = SAME) -> Action:
     parsed = parse(text, points)
-    assert isinstance(parsed, ParsedAction), parsed
+    assert isinstance(parsed, ParsedAnswer), parsed
+    assert isinstance(parsed.action, Action)
     return parsed.action
 
 
@@ -62,43 +64,43 @@ def test_reads_the_action_language(call: str, action: Action) -> None:
 
 def test_keeps_the_thought_apart() -> None:
     parsed = parse("Thought: press OK\nAction: click(start_box='(1,2)')\n", SAME)
-    assert isinstance(parsed, ParsedAction)
+    assert isinstance(parsed, ParsedAnswer)
     assert parsed.thought == "press OK"
 
 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", ParseErrorKind.STRUCTURE),
-        ("click(start_box='(1,2)')", ParseErrorKind.STRUCTURE),
-        ("Action: ", ParseErrorKind.STRUCTURE),
-        ("Action: click", ParseErrorKind.STRUCTURE),
-        ("Action: click(start_box='(1,2)'", ParseErrorKind.STRUCTURE),
-        ("Action: click(start_box='(1,2)", ParseErrorKind.STRUCTURE),
-        ("Action: click(start_box=)", ParseErrorKind.STRUCTURE),
-        ("Action: click(start_box='(1,2)') click(start_box='(1,2)')", ParseErrorKind.STRUCTURE),
-        ("Action: click(start_box='(1,2)', start_box='(1,2)')", ParseErrorKind.STRUCTURE),
-        ("Action: jump()", ParseErrorKind.CONTENT),
-        ("Action: click()", ParseErrorKind.CONTENT),
-        ("Action: click(start_box='(1)')", ParseErrorKind.CONTENT),
-        ("Action: click(start_box='(1,2,3)')", ParseErrorKind.CONTENT),
-        ("Action: click(start_box='here')", ParseErrorKind.CONTENT),
-        ("Action: click(start_box='(641,2)')", ParseErrorKind.CONTENT),
-        ("Action: click(start_box='(-1,2)')", ParseErrorKind.CONTENT),
-        ("Action: drag(start_box='(1,2)')", ParseErrorKind.CONTENT),
-        ("Action: scroll(start_box='(1,2)')", ParseErrorKind.CONTENT),
-        ("Action: scroll(start_box='(1,2)', direction='sideways')", ParseErrorKind.CONTENT),
-        ("Action: scroll(start_box='(1,2)', direction='up', amount='many')", ParseErrorKind.CONTENT),
-        ("Action: hotkey(key='')", ParseErrorKind.CONTENT),
-        ("Action: hotkey(key='nosuchkey')", ParseErrorKind.CONTENT),
-        ("Action: wait(seconds='9999')", ParseErrorKind.CONTENT),
-        ("Action: type(content='a\0b')", ParseErrorKind.CONTENT),
+        ("", ActionFault.NO_ACTION),
+        ("click(start_box='(1,2)')", ActionFault.NO_ACTION),
+        ("Action: ", ActionFault.NO_ACTION),
+        ("Action: click", ActionFault.BAD_SYNTAX),
+        ("Action: click(start_box='(1,2)'", ActionFault.BAD_SYNTAX),
+        ("Action: click(start_box='(1,2)", ActionFault.BAD_SYNTAX),
+        ("Action: click(start_box=)", ActionFault.BAD_SYNTAX),
+        ("Action: click(start_box='(1,2)') click(start_box='(1,2)')", ActionFault.BAD_SYNTAX),
+        ("Action: click(start_box='(1,2)', start_box='(1,2)')", ActionFault.BAD_SYNTAX),
+        ("Action: jump()", ActionFault.UNKNOWN_ACTION),
+        ("Action: click()", ActionFault.MISSING_FIELD),
+        ("Action: click(start_box='(1)')", ActionFault.BAD_VALUE),
+        ("Action: click(start_box='(1,2,3)')", ActionFault.BAD_VALUE),
+        ("Action: click(start_box='here')", ActionFault.BAD_VALUE),
+        ("Action: click(start_box='(641,2)')", ActionFault.OUT_OF_SCREEN),
+        ("Action: click(start_box='(-1,2)')", ActionFault.OUT_OF_SCREEN),
+        ("Action: drag(start_box='(1,2)')", ActionFault.MISSING_FIELD),
+        ("Action: scroll(start_box='(1,2)')", ActionFault.MISSING_FIELD),
+        ("Action: scroll(start_box='(1,2)', direction='sideways')", ActionFault.BAD_VALUE),
+        ("Action: scroll(start_box='(1,2)', direction='up', amount='many')", ActionFault.BAD_VALUE),
+        ("Action: hotkey(key='')", ActionFault.MISSING_FIELD),
+        ("Action: hotkey(key='nosuchkey')", ActionFault.BAD_VALUE),
+        ("Action: wait(seconds='9999')", ActionFault.BAD_VALUE),
+        ("Action: type(content='a\0b')", ActionFault.BAD_VALUE),
     ],
 )
-def test_what_is_no_action_is_data(text: str, fault: ParseErrorKind) -> None:
+def test_what_is_no_action_is_data(text: str, fault: ActionFault) -> None:
     error = parse(text, SAME)
     assert isinstance(error, ParseError)
-    assert error.kind is fault
+    assert error.fault is fault
 
 
 def test_maps_points_of_the_picture_to_the_screen() -> None:
@@ -175,7 +177,8 @@ PIECES = st.sampled_from(
 def test_no_text_raises_and_every_action_can_be_performed(text: str) -> None:
     for points in (TINY, THOUSANDTHS):
         result = parse(text, points)
-        if isinstance(result, ParsedAction):
+        if isinstance(result, ParsedAnswer):
+            assert isinstance(result.action, Action)
             check_action(result.action, points.screen_wh)
 
 

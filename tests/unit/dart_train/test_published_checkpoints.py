@@ -25,8 +25,9 @@ from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
 from dart_agent.prompts.builder import Prompt, PromptBuilder, preset
 from dart_agent.prompts.chat_template import chat_template, render_chat
 from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
+from dart_envs.action_formats import ParsedAnswer
+from dart_envs.action_formats.uitars import format_action, parse
 from dart_envs.types import ActionType, Observation
-from dart_envs.uitars import ParsedAction, format_action, parse
 from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model, pixel_inputs
 from dart_train.trainer.trainer import Trainer
@@ -246,7 +247,7 @@ def test_answers_become_canonical_actions(checkpoint: Path, loaded: LoadedModel,
     text = f"Thought: move it\nAction: drag(start_box={start}, end_box={end})"
     ids = loaded.tokenizer(f"{text}<|im_end|>", add_special_tokens=False).input_ids
     parsed = parse(loaded.tokenizer.decode(ids, skip_special_tokens=True), points)
-    assert isinstance(parsed, ParsedAction)
+    assert isinstance(parsed, ParsedAnswer)
     assert parsed.thought == "move it"
     assert parsed.action == parse(text, points).action  # type: ignore[union-attr]
     assert (parsed.action.type, parsed.action.x2, parsed.action.y2) == (ActionType.DRAG, 0, 255)

@@ -47,7 +47,7 @@ def test_a_played_checkpoint_is_served_for_its_own_prompts(checkpoint: Path) -> 
     tokens = {"uitars": 45 * 25, "qwen": 40 * 22}[own]
     assert settings.max_images == preset(own).images
     assert settings.max_model_len == max(2048, settings.max_images * tokens + cli.PROMPT_TEXT_TOKENS + plan.max_tokens)
-    assert cli._prompt(cli.PromptOption.TINY, str(checkpoint)) == cli._prompt(None, None) == "tiny"
+    assert cli._prompt("tiny", str(checkpoint)) == cli._prompt(None, None) == "tiny"
 
 
 def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from PIL import Image
 
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs import tasks
+from dart_envs.action_formats import ParsedAnswer
+from dart_envs.action_formats.uitars import parse
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
-from dart_envs.uitars import ParsedAction, parse
 from dart_server.wire import A11yElement
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.init_model import init_model
@@ -65,7 +66,7 @@ def _screen(**changes: Any) -> AnnotatedScreen:
 
 def _clicked(answer: str) -> tuple[int, int]:
     parsed = parse(answer, POINTS)
-    assert isinstance(parsed, ParsedAction)
+    assert isinstance(parsed, ParsedAnswer)
     assert parsed.action.type is ActionType.CLICK
     assert parsed.action.x is not None
     assert parsed.action.y is not None

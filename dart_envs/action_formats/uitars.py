@@ -1,9 +1,8 @@
-r"""Model text to canonical actions, and back.
+r"""UI-TARS' action language: model text to canonical actions, and back.
 
-`parse` reads `Thought: ... Action: click(start_box='(x,y)')` in UI-TARS' action language. `format_action` writes it, which
-turns demonstrations into training text. No text makes `parse` raise: it returns a `ParseError` for what is not an action.
-What `format_action` writes, `parse` reads back as the same action, up to the picture's resolution. This module does not
-perform actions and has no prompts.
+`parse` reads `Thought: ... Action: click(start_box='(x,y)')`. `format_action` writes it, which turns demonstrations into
+training text. No text makes `parse` raise: it returns a `ParseError` for what is not an action. What `format_action`
+writes, `parse` reads back as the same action, up to the picture's resolution. Prompts are in `uitars_prompts`.
 
     click left_double left_triple right_single middle_single hover   (start_box='(x,y)')
     drag(start_box='(x,y)', end_box='(x,y)')        scroll(start_box='(x,y)', direction='down' [, amount='3'])
@@ -16,76 +15,51 @@ Boxes may be written as `(x,y)`, `x,y`, `[x1,y1,x2,y2]` (its centre), `<|box_sta
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from dart_envs.action_formats.base import MAX_ACTIONS, ParsedAnswer, ParseError, point_to_screen, read_answer
 from dart_envs.actions import check_action
-from dart_envs.errors import ActionError
-from dart_envs.key_names import is_key
+from dart_envs.errors import ActionError, ActionFault
+from dart_envs.key_names import canonical_key
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType
 
 SCROLL_CLICKS = 5
 """Wheel clicks of a scroll that names no amount."""
 
-DEFAULT_WAIT_S = 1.0
-
-
 _MAX_BOX_CHARS = 120
 
 
-class ParseErrorKind(StrEnum):
-    """Whether a text is not in the action language, or is in it but cannot be performed."""
-
-    STRUCTURE = "structure"
-    CONTENT = "content"
-
-
 @dataclass(frozen=True, slots=True)
-class ParseError:
-    """Why a text is not an action.
+class UitarsDialect:
+    """What differs between the checkpoints that were trained with the language.
 
     Attributes:
-        kind: Whether the form or the content is wrong.
-        detail: One sentence for people.
+        wait_s: Seconds of a `wait()` that names none.
+        box: How a point is written; `{x}` and `{y}` are filled in.
+        batches: Whether an answer may hold several calls, each on a line of its own.
     """
 
-    kind: ParseErrorKind
-    detail: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.detail}"
+    wait_s: float = 1.0
+    box: str = "({x},{y})"
+    batches: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedAction:
-    """An action, and the thought written before it.
-
-    Attributes:
-        action: The action, in screen pixels.
-        thought: The text before `Action:`.
-    """
-
-    action: Action
-    thought: str
-
-
-class _ParseFailed(Exception):
-    """Passes a `ParseError` up to `parse`; it does not leave this module."""
-
-    def __init__(self, kind: ParseErrorKind, detail: str) -> None:
-        super().__init__(detail)
-        self.error = ParseError(kind, detail)
-
+OWN_DIALECT = UitarsDialect()
+"""The dialect of models that are trained here."""
 
 _ACTION = re.compile(r"Action\s*:", re.IGNORECASE)
+_ACTION_LINE = re.compile(r"^[ \t]*Action\s*:", re.IGNORECASE | re.MULTILINE)
+_CALL_SEPARATOR = "\n\n"
+_END = re.compile(r"[ \t,]*\)")
 _CALL = re.compile(r"\s*([A-Za-z_]\w*)\s*\(")
-_ARGUMENT = re.compile(r"\s*,?\s*([A-Za-z_]\w*)\s*=\s*")
+_ARGUMENT = re.compile(r"\s*(?:,\s*)?([A-Za-z_]\w*)\s*=\s*")
 _BARE_VALUE = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|<point>[^<]*</point>|<\|box_start\|>.*?<\|box_end\|>|[^\s,()'\"]+")
 _AFTER_VALUE = re.compile(r"\s*(,\s*[A-Za-z_]\w*\s*=|\)\s*(\n|$))")
 _MARKS = re.compile(r"<\|box_start\|>|<\|box_end\|>|</?point>|</?bbox>")
-_BOX = re.compile(r"[\[(]?\s*(-?\d+(?:\.\d+)?(?:\s*[,\s]\s*-?\d+(?:\.\d+)?)*)\s*[\])]?")
+_COORDINATE = re.compile(r"-?\d{1,15}(\.\d{1,18})?", re.ASCII)
+_SEPARATOR = re.compile(r"\s*,\s*|\s+")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"'}
 _POINT_TYPES: Mapping[str, ActionType] = {
     "click": ActionType.CLICK,
@@ -109,51 +83,36 @@ _POINT_NAMES: Mapping[ActionType, str] = {
     ActionType.MIDDLE_CLICK: "middle_single",
     ActionType.MOVE: "hover",
 }
-_KEY_ALIASES = {
-    "control": "ctrl",
-    "cmd": "win",
-    "command": "win",
-    "meta": "win",
-    "super": "win",
-    "option": "alt",
-    "arrowup": "up",
-    "arrowdown": "down",
-    "arrowleft": "left",
-    "arrowright": "right",
-    "page_up": "pageup",
-    "page_down": "pagedown",
-}
 _DIRECTIONS = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 
 
-def parse(text: str, points: PointMap) -> ParsedAction | ParseError:
-    """Read the first and only action of a model's answer; this never raises.
+def parse(text: str, points: PointMap, dialect: UitarsDialect = OWN_DIALECT) -> ParsedAnswer | ParseError:
+    """Read a model's answer; this never raises.
 
     Args:
         text: The answer.
         points: Maps the points of the text to screen pixels.
+        dialect: The dialect of the model.
 
     Returns:
-        The action, or why the text is none.
+        What it performs, or why the text is no action.
     """
-    try:
-        thought, name, arguments = _read(text)
-        action = _to_action(name, arguments, points)
-        check_action(action, points.screen_wh)
-    except _ParseFailed as refused:
-        return refused.error
-    except ActionError as error:
-        return ParseError(ParseErrorKind.CONTENT, str(error))
-    return ParsedAction(action, thought)
+
+    def read() -> tuple[list[Action], str]:
+        thought, calls = _read(text, dialect)
+        return [_to_action(name, arguments, points, dialect) for name, arguments in calls], thought
+
+    return read_answer(read, points.screen_wh)
 
 
-def format_action(action: Action, points: PointMap, *, thought: str = "") -> str:
+def format_action(action: Action, points: PointMap, *, thought: str = "", dialect: UitarsDialect = OWN_DIALECT) -> str:
     """Write an action as the answer that `parse` reads.
 
     Args:
         action: The action, in screen pixels.
         points: Maps screen pixels to the points of the text.
         thought: Text before the action; empty leaves it out.
+        dialect: The dialect of the model.
 
     Returns:
         The answer.
@@ -161,34 +120,57 @@ def format_action(action: Action, points: PointMap, *, thought: str = "") -> str
     Raises:
         ActionError: If the action is outside the action space.
     """
-    check_action(action, points.screen_wh)
+    return format_actions([action], points, thought=thought, dialect=dialect)
+
+
+def format_actions(
+    actions: Sequence[Action], points: PointMap, *, thought: str = "", dialect: UitarsDialect = OWN_DIALECT
+) -> str:
+    """Write actions as the answer that `parse` reads, with an empty line between two calls; see `format_action`."""
+    for action in actions:
+        check_action(action, points.screen_wh)
     head = f"Thought: {' '.join(thought.split())}\n" if thought.strip() else ""
-    return f"{head}Action: {_call(action, points)}"
+    return f"{head}Action: {_CALL_SEPARATOR.join(_call(action, points, dialect) for action in actions)}"
 
 
-def _read(text: str) -> tuple[str, str, dict[str, str]]:
-    """Return thought, action name and arguments of an answer."""
+def _read(text: str, dialect: UitarsDialect) -> tuple[str, list[tuple[str, dict[str, str]]]]:
+    """Return the thought, and name and arguments of each call of an answer."""
     marker = _ACTION.search(text)
+    if dialect.batches:
+        marker = max(_ACTION_LINE.finditer(text), key=re.Match.start, default=marker)
     if marker is None:
-        raise _ParseFailed(ParseErrorKind.STRUCTURE, "there is no 'Action:'")
+        raise ActionError("There is no 'Action:'.", ActionFault.NO_ACTION)
     thought = text[: marker.start()].strip()
     if thought.lower().startswith("thought:"):
         thought = thought[len("thought:") :].strip()
-    call = _CALL.match(text, marker.end())
+    calls: list[tuple[str, dict[str, str]]] = []
+    position = marker.end()
+    while not calls or (dialect.batches and text[position:].strip()):
+        if len(calls) == MAX_ACTIONS:
+            raise ActionError(f"An answer has at most {MAX_ACTIONS} actions.", ActionFault.TOO_MANY)
+        name, arguments, position = _read_call(text, position)
+        calls.append((name, arguments))
+    if text[position:].strip():
+        raise ActionError(f"More text follows the action {calls[0][0]}.", ActionFault.BAD_SYNTAX)
+    return thought, calls
+
+
+def _read_call(text: str, start: int) -> tuple[str, dict[str, str], int]:
+    """Return name and arguments of the call that begins at `start`, and where it ends."""
+    call = _CALL.match(text, start)
     if call is None:
-        raise _ParseFailed(ParseErrorKind.STRUCTURE, "no call such as click(start_box='(x,y)') follows 'Action:'")
+        fault = ActionFault.BAD_SYNTAX if text[start:].strip() else ActionFault.NO_ACTION
+        raise ActionError("No call such as click(start_box='(x,y)') follows 'Action:'.", fault)
     position = call.end()
     arguments: dict[str, str] = {}
     while (argument := _ARGUMENT.match(text, position)) is not None:
         if argument.group(1) in arguments:
-            raise _ParseFailed(ParseErrorKind.STRUCTURE, f"the argument {argument.group(1)} is given twice")
+            raise ActionError(f"The argument {argument.group(1)} is given twice.", ActionFault.BAD_SYNTAX)
         arguments[argument.group(1)], position = _value(text, argument.end(), free=argument.group(1) == "content")
-    rest = text[position:].lstrip(" \t,")
-    if not rest.startswith(")"):
-        raise _ParseFailed(ParseErrorKind.STRUCTURE, f"the arguments of {call.group(1)} are not closed by ')'")
-    if rest[1:].strip():
-        raise _ParseFailed(ParseErrorKind.STRUCTURE, f"more text follows the action {call.group(1)}")
-    return thought, call.group(1).lower(), arguments
+    end = _END.match(text, position)
+    if end is None:
+        raise ActionError(f"The arguments of {call.group(1)} are not closed by ')'.", ActionFault.BAD_SYNTAX)
+    return call.group(1).lower(), arguments, end.end()
 
 
 def _value(text: str, start: int, *, free: bool) -> tuple[str, int]:
@@ -200,7 +182,7 @@ def _value(text: str, start: int, *, free: bool) -> tuple[str, int]:
     if quote not in ("'", '"') or not quote:
         bare = _BARE_VALUE.match(text, start)
         if bare is None:
-            raise _ParseFailed(ParseErrorKind.STRUCTURE, "an argument has no value")
+            raise ActionError("An argument has no value.", ActionFault.BAD_SYNTAX)
         return bare.group(), bare.end()
     pieces: list[str] = []
     index = start + 1
@@ -215,16 +197,18 @@ def _value(text: str, start: int, *, free: bool) -> tuple[str, int]:
         else:
             pieces.append(character)
             index += 1
-    raise _ParseFailed(ParseErrorKind.STRUCTURE, "a quoted value is not closed")
+    raise ActionError("A quoted value is not closed.", ActionFault.BAD_SYNTAX)
 
 
-def _to_action(name: str, arguments: dict[str, str], points: PointMap) -> Action:
+def _to_action(name: str, arguments: dict[str, str], points: PointMap, dialect: UitarsDialect) -> Action:
     if name in _POINT_TYPES:
         x, y = _point(name, arguments, "start", points)
         return Action(_POINT_TYPES[name], x=x, y=y)
+    if name == "wait":
+        return Action(ActionType.WAIT, duration_s=_number(name, arguments, "seconds", dialect.wait_s))
     read = _READERS.get(name)
     if read is None:
-        raise _ParseFailed(ParseErrorKind.CONTENT, f"there is no action {name!r}")
+        raise ActionError(f"There is no action {name[:40]!r}.", ActionFault.UNKNOWN_ACTION)
     return read(name, arguments, points)
 
 
@@ -232,20 +216,16 @@ def _point(name: str, arguments: dict[str, str], which: str, points: PointMap) -
     keys = (f"{which}_box", f"{which}_point", *(("point", "box") if which == "start" else ()))
     written = next((arguments[key] for key in keys if key in arguments), None)
     if written is None:
-        raise _ParseFailed(ParseErrorKind.CONTENT, f"{name} needs {which}_box='(x,y)'")
-    box = _BOX.fullmatch(_MARKS.sub("", written[:_MAX_BOX_CHARS]).strip())
-    numbers = [float(number) for number in re.split(r"[,\s]+", box.group(1))] if box else []
+        raise ActionError(f"{name} needs {which}_box='(x,y)'.", ActionFault.MISSING_FIELD)
+    box = _MARKS.sub("", written[:_MAX_BOX_CHARS]).strip()
+    inner = box[box[:1] in ("(", "[") : len(box) - (box[-1:] in (")", "]"))].strip()
+    words = _SEPARATOR.split(inner)
+    numbers = [float(word) for word in words if _COORDINATE.fullmatch(word)]
     if len(numbers) == 4:
         numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]
-    if len(numbers) != 2:
-        raise _ParseFailed(ParseErrorKind.CONTENT, f"{written[:80]!r} is not a point (x,y)")
-    screen = points.to_screen(*numbers)
-    if screen is None:
-        width, height = points.coordinate_wh
-        raise _ParseFailed(
-            ParseErrorKind.CONTENT, f"the point {written[:80]!r} is outside the {width}x{height} picture"
-        )
-    return screen
+    if len(numbers) != 2 or len(words) not in (2, 4):
+        raise ActionError(f"{written[:80]!r} is not a point (x,y).")
+    return point_to_screen(numbers[0], numbers[1], points)
 
 
 def _number(name: str, arguments: dict[str, str], key: str, default: float) -> float:
@@ -253,7 +233,7 @@ def _number(name: str, arguments: dict[str, str], key: str, default: float) -> f
     if written is None:
         return default
     if not re.fullmatch(r"-?\d{1,6}(\.\d{1,6})?", written.strip()):
-        raise _ParseFailed(ParseErrorKind.CONTENT, f"{key} of {name} is not a number: {written[:80]!r}")
+        raise ActionError(f"{key} of {name} is not a number: {written[:80]!r}.")
     return float(written)
 
 
@@ -268,18 +248,18 @@ def _read_scroll(name: str, arguments: dict[str, str], points: PointMap) -> Acti
     if "direction" in arguments:
         direction = _DIRECTIONS.get(arguments["direction"].strip().lower())
         if direction is None:
-            raise _ParseFailed(ParseErrorKind.CONTENT, "the direction of a scroll is up, down, left or right")
+            raise ActionError("The direction of a scroll is up, down, left or right.")
         clicks = int(_number(name, arguments, "amount", SCROLL_CLICKS))
         return Action(ActionType.SCROLL, x=x, y=y, dx=direction[0] * clicks, dy=direction[1] * clicks)
     if "dx" not in arguments and "dy" not in arguments:
-        raise _ParseFailed(ParseErrorKind.CONTENT, "scroll needs direction='down'")
+        raise ActionError("scroll needs direction='down'.", ActionFault.MISSING_FIELD)
     dx, dy = (int(_number(name, arguments, key, 0)) for key in ("dx", "dy"))
     return Action(ActionType.SCROLL, x=x, y=y, dx=dx, dy=dy)
 
 
 def _read_type(name: str, arguments: dict[str, str], points: PointMap) -> Action:
     if "content" not in arguments:
-        raise _ParseFailed(ParseErrorKind.CONTENT, "type needs content='...'")
+        raise ActionError("type needs content='...'.", ActionFault.MISSING_FIELD)
     return Action(ActionType.TYPE, text=arguments["content"])
 
 
@@ -287,20 +267,10 @@ def _read_hotkey(name: str, arguments: dict[str, str], points: PointMap) -> Acti
     keys: list[str] = []
     for token in arguments.get("key", arguments.get("keys", "")).split():
         names = token.split("+") if "+" in token and len(token) > 1 else [token]
-        keys += [_key(key) for key in names]
+        keys += [canonical_key(key) or key for key in names]
     if not keys:
-        raise _ParseFailed(ParseErrorKind.CONTENT, "hotkey needs key='ctrl s'")
+        raise ActionError("hotkey needs key='ctrl s'.", ActionFault.MISSING_FIELD)
     return Action(ActionType.KEY, keys=tuple(keys))
-
-
-def _key(written: str) -> str:
-    lowered = written.lower()
-    name = _KEY_ALIASES.get(lowered, lowered if is_key(lowered) and len(written) > 1 else written)
-    return name if is_key(name) else written
-
-
-def _read_wait(name: str, arguments: dict[str, str], points: PointMap) -> Action:
-    return Action(ActionType.WAIT, duration_s=_number(name, arguments, "seconds", DEFAULT_WAIT_S))
 
 
 _READERS: Mapping[str, Callable[[str, dict[str, str], PointMap], Action]] = {
@@ -310,31 +280,30 @@ _READERS: Mapping[str, Callable[[str, dict[str, str], PointMap], Action]] = {
     "type": _read_type,
     "hotkey": _read_hotkey,
     "press": _read_hotkey,
-    "wait": _read_wait,
     "finished": lambda name, arguments, points: Action(ActionType.DONE),
     "call_user": lambda name, arguments, points: Action(ActionType.FAIL),
 }
 
 
-def _call(action: Action, points: PointMap) -> str:
+def _call(action: Action, points: PointMap, dialect: UitarsDialect) -> str:
     if action.type in _POINT_NAMES:
-        return f"{_POINT_NAMES[action.type]}(start_box={_box(action.x, action.y, points)})"
-    return _WRITERS[action.type](action, points)
+        return f"{_POINT_NAMES[action.type]}(start_box={_box(action.x, action.y, points, dialect)})"
+    return _WRITERS[action.type](action, points, dialect)
 
 
-def _box(x: int | None, y: int | None, points: PointMap) -> str:
+def _box(x: int | None, y: int | None, points: PointMap, dialect: UitarsDialect) -> str:
     assert x is not None
     assert y is not None
     written_x, written_y = points.to_model(x, y)
-    return f"'({written_x},{written_y})'"
+    return f"'{dialect.box.format(x=written_x, y=written_y)}'"
 
 
-def _write_drag(action: Action, points: PointMap) -> str:
-    return f"drag(start_box={_box(action.x, action.y, points)}, end_box={_box(action.x2, action.y2, points)})"
+def _write_drag(action: Action, points: PointMap, dialect: UitarsDialect) -> str:
+    return f"drag(start_box={_box(action.x, action.y, points, dialect)}, end_box={_box(action.x2, action.y2, points, dialect)})"
 
 
-def _write_scroll(action: Action, points: PointMap) -> str:
-    start = f"scroll(start_box={_box(action.x, action.y, points)}"
+def _write_scroll(action: Action, points: PointMap, dialect: UitarsDialect) -> str:
+    start = f"scroll(start_box={_box(action.x, action.y, points, dialect)}"
     if (action.dx == 0) == (action.dy == 0):
         return f"{start}, dx='{action.dx}', dy='{action.dy}')"
     clicks = abs(action.dx + action.dy)
@@ -348,12 +317,12 @@ def _sign(value: int) -> int:
     return (value > 0) - (value < 0)
 
 
-def _write_hotkey(action: Action, points: PointMap) -> str:
+def _write_hotkey(action: Action, points: PointMap, dialect: UitarsDialect) -> str:
     return f"hotkey(key='{_escape(' '.join('space' if key == ' ' else key for key in action.keys))}')"
 
 
-def _write_wait(action: Action, points: PointMap) -> str:
-    return "wait()" if action.duration_s == DEFAULT_WAIT_S else f"wait(seconds='{action.duration_s:g}')"
+def _write_wait(action: Action, points: PointMap, dialect: UitarsDialect) -> str:
+    return "wait()" if action.duration_s == dialect.wait_s else f"wait(seconds='{action.duration_s:g}')"
 
 
 def _escape(text: str) -> str:
@@ -362,12 +331,12 @@ def _escape(text: str) -> str:
     return text
 
 
-_WRITERS: Mapping[ActionType, Callable[[Action, PointMap], str]] = {
+_WRITERS: Mapping[ActionType, Callable[[Action, PointMap, UitarsDialect], str]] = {
     ActionType.DRAG: _write_drag,
     ActionType.SCROLL: _write_scroll,
-    ActionType.TYPE: lambda action, points: f"type(content='{_escape(action.text)}')",
+    ActionType.TYPE: lambda action, points, dialect: f"type(content='{_escape(action.text)}')",
     ActionType.KEY: _write_hotkey,
     ActionType.WAIT: _write_wait,
-    ActionType.DONE: lambda action, points: "finished(content='')",
-    ActionType.FAIL: lambda action, points: "call_user()",
+    ActionType.DONE: lambda action, points, dialect: "finished(content='')",
+    ActionType.FAIL: lambda action, points, dialect: "call_user()",
 }
