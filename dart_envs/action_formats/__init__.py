@@ -2,6 +2,8 @@
 
     uitars-1.5          UI-TARS-1.5, `Action: click(start_box=...)`, pixels of the picture
     dart-gui            DART-GUI-7B: the same language, the prompt of DART's rollouts
+    qwen2.5-vl          Qwen2.5-VL, `computer_use` tool calls, pixels of the picture
+    qwen3-vl            Qwen3-VL, `computer_use` tool calls, 0 to 1000
 
 `make_format` gives a format by name. Users add their own under the entry point group `dart_envs.action_formats`: the entry is a
 class or a factory without arguments. A format has one module; this package performs no actions and keeps no state.
@@ -13,6 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
 from dart_envs.action_formats.base import ActionFormat, ParsedAnswer, ParseError
+from dart_envs.action_formats.qwen import Qwen3VlFormat, Qwen25VlFormat
 from dart_envs.action_formats.uitars_prompts import DartGuiFormat, Uitars15Format
 
 ENTRY_POINT_GROUP = "dart_envs.action_formats"
@@ -20,6 +23,8 @@ ENTRY_POINT_GROUP = "dart_envs.action_formats"
 FORMATS: Mapping[str, Callable[[], ActionFormat]] = {
     "uitars-1.5": Uitars15Format,
     "dart-gui": DartGuiFormat,
+    "qwen2.5-vl": Qwen25VlFormat,
+    "qwen3-vl": Qwen3VlFormat,
 }
 
 
