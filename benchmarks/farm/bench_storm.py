@@ -188,10 +188,9 @@ class _Storm:
         if episode != sent.episode:
             self._say(f"env {index}: sent in episode {sent.episode}, answered in {episode}")
         self._over[index] = end is not None
-        if end == EndReason.FARM_FAULT:
-            self.counts["deadlines" if "deadline" in str(info.get("cause")) else "faults"] += 1
-        elif end == EndReason.BROKE_DESKTOP:
-            self.counts["broke_desktop"] += 1
+        if end in (EndReason.FARM_FAULT, EndReason.BROKE_DESKTOP):
+            name = "faults" if end == EndReason.FARM_FAULT else "broke_desktop"
+            self.counts["deadlines" if "deadline" in str(info.get("cause")) else name] += 1
         elif self._shown(picture) != sent.place:
             self._say(f"env {index}: moved to {sent.place}, the answer shows {self._shown(picture)}")
 

@@ -39,6 +39,7 @@ from dart_envs.errors import (
     DesktopFailedError,
     EvaluatorError,
     FarmError,
+    FarmTimeoutError,
     GuestError,
     LeaseLostError,
     SetupError,
@@ -256,7 +257,9 @@ class AsyncDesktopEnv:
 
     # Step.
 
-    async def step(self, action: Action | DecodedAction, *, last: bool | None = None) -> StepResult:
+    async def step(
+        self, action: Action | DecodedAction, *, last: bool | None = None, deadline_s: float | None = None
+    ) -> StepResult:
         """Perform one action and observe; judge the episode when the action ends it or uses up the step budget.
 
         Faults of the farm and of the desktop do not raise. They end the episode, and the result names their owner.
@@ -266,6 +269,8 @@ class AsyncDesktopEnv:
                 `info["code"]` says how the code ended.
             last: Whether a limit outside the environment ends the episode after this step; such a limit holds in place of the
                 one given to `reset` and of the task's own. None where there is none.
+            deadline_s: Seconds after which the action and its observation are given up and the episode ends. The farm then gets as
+                long again to say whether the desktop lives. None sets no deadline. The judgement has `evaluate_timeout_s`.
 
         Returns:
             The transition.
@@ -280,16 +285,22 @@ class AsyncDesktopEnv:
         code_info: dict[str, Any] = {}
         started_s = self._clock.monotonic()
         self.timings_s = {}
+        acts = decoded.end is None or bool(decoded.events) or decoded.code is not None
         try:
-            if not self._acted:
-                await check_alive(self._lease)
-                self._acted = decoded.end is None or bool(decoded.events) or decoded.code is not None
-            if decoded.code is not None:
-                code_info = {"code": await self._run_code(self._lease, decoded.code)}
-            if decoded.end is None or decoded.events or decoded.code is not None:
-                self._last_observation = await self._observe(
-                    await self._lease.step(list(decoded.events), self.config.settle)
-                )
+            async with asyncio.timeout(deadline_s) as deadline:
+                if not self._acted:
+                    await check_alive(self._lease)
+                    self._acted = acts
+                if decoded.code is not None:
+                    code_info = {"code": await self._run_code(self._lease, decoded.code)}
+                if acts:
+                    self._last_observation = await self._observe(
+                        await self._lease.step(list(decoded.events), self.config.settle)
+                    )
+        except TimeoutError:
+            if deadline_s is None or not deadline.expired():
+                raise
+            return await self._end_late_step(deadline_s)
         except GuestError as error:
             if error.code in REFUSED_EVENT_CODES:
                 raise ActionError(f"The desktop refused the action: {error}", ActionFault.REFUSED) from error
@@ -437,6 +448,19 @@ class AsyncDesktopEnv:
             return self._end_with_fault(error)
         self._lease_unusable = True
         return self._end_episode(EndReason.BROKE_DESKTOP, cause=f"{error.code}: {error}")
+
+    async def _end_late_step(self, deadline_s: float) -> StepResult:
+        """End the episode after a step that missed its deadline: a slow desktop has the same owner as one that does not answer.
+
+        A farm that does not say in as long again whether the desktop lives owns the fault.
+        """
+        self._episode_over = self._lease_unusable = True
+        what = f"the step took more than {deadline_s:g} s"
+        try:
+            async with asyncio.timeout(deadline_s):
+                return await self._end_with_guest_error(GuestError(what, code="deadline"))
+        except TimeoutError:
+            return self._end_with_fault(FarmTimeoutError(f"{what}, and so did the farm's answer", code="deadline"))
 
     def _end_with_fault(self, error: DesktopFailedError | LeaseLostError | FarmError | GuestError) -> StepResult:
         """End the episode: a desktop that died before the first action is the host's fault whatever the cause."""

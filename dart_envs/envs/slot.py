@@ -1,6 +1,6 @@
 """One desktop of a vector environment, with its own seed, autoreset, deadlines and failures.
 
-`SubEnv.step` does not raise for what happens on a desktop and does not take longer than its deadline. A reset that
+`SubEnv.step` does not raise for what happens on a desktop; who owns a step that misses its deadline, the core decides. A reset that
 failed is an episode that ended by a fault of the farm, and the next step tries it again. The functions
 at the end convert between batches and single desktops. Running all desktops is in `dart_envs.envs.vector`.
 
@@ -28,7 +28,7 @@ from dart_envs.envs.task_sources import TaskSource, load_task
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.farm.base import FarmLike
 from dart_envs.observations.views import ObservationEncoder
-from dart_envs.types import DecodedAction, EndReason, Observation, Outcome, RgbImage
+from dart_envs.types import DecodedAction, EndReason, Observation, Outcome, RgbImage, StepResult
 from dart_server.wire import DesktopShape
 
 log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class SubEnvSpec:
         shape: The desktop to lease.
         config: How episodes run.
         autoreset: What happens after the end of an episode.
-        step_deadline_s: Seconds after which a step is given up; None sets no deadline.
+        step_deadline_s: Seconds after which a step is given up, as `AsyncDesktopEnv.step`; None sets no deadline.
         reset_deadline_s: Seconds after which a reset is given up; None sets no deadline.
     """
 
@@ -172,7 +172,7 @@ class SubEnv:
         """Perform an action; the module's docstring says what happens after the end of an episode.
 
         An action that the desktop itself refuses changes nothing, and `info["action_error"]` says why. A step that
-        misses its deadline ends the episode as a fault of the farm, and the desktop is replaced.
+        misses its deadline ends the episode, and the desktop is replaced.
 
         Args:
             action: What to perform, or why the action that was given cannot be performed; the step then counts, and
@@ -185,29 +185,24 @@ class SubEnv:
             return await self.reset()
         reward = 0.0
         error_info: dict[str, Any] = {}
-        try:
-            async with asyncio.timeout(self._spec.step_deadline_s):
-                if isinstance(action, ActionError):
-                    reward, error_info = self._spec.config.rejected_action(action)
-                    result = await self._core.step(DecodedAction())
-                else:
-                    try:
-                        result = await self._core.step(action)
-                    except ActionError as error:
-                        reward, error_info = self._spec.config.rejected_action(error)
-                        if self._spec.config.on_action_error == "raise":
-                            return self._transition(0.0, False, False, error_info)
-                        result = await self._core.step(DecodedAction())
-        except TimeoutError:
-            end = EndReason.FARM_FAULT
-            cause = f"deadline: the step took more than {self._spec.step_deadline_s:g} s"
-            return await self._finish_transition(
-                self._transition(0.0, False, True, {"end": end.value, "masked": end.masked, "cause": cause})
-            )
+        if isinstance(action, ActionError):
+            reward, error_info = self._spec.config.rejected_action(action)
+            result = await self._perform(DecodedAction())
+        else:
+            try:
+                result = await self._perform(action)
+            except ActionError as error:
+                reward, error_info = self._spec.config.rejected_action(error)
+                if self._spec.config.on_action_error == "raise":
+                    return self._transition(0.0, False, False, error_info)
+                result = await self._perform(DecodedAction())
         self._last_observation = result.observation
         info = dict(result.info) | error_info
         transition = self._transition(result.reward + reward, result.terminated, result.truncated, info)
         return transition if result.end is None else await self._finish_transition(transition)
+
+    async def _perform(self, action: DecodedAction) -> StepResult:
+        return await self._core.step(action, deadline_s=self._spec.step_deadline_s)
 
     async def _finish_transition(self, last: Transition) -> Transition:
         """Return the answer to an episode's last action, and begin the next episode where the autoreset mode asks for it."""

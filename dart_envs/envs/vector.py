@@ -70,8 +70,10 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         config: All options in one object; None is the defaults.
         render_mode: With `rgb_array`, `render()` returns the last screenshots.
         autoreset_mode: One of Gymnasium's three modes, by value or name; `dart_envs.envs.slot` says what each does.
-        step_deadline_s: Seconds after which the step of one desktop is given up. Its episode ends and is masked, its
-            desktop is replaced, and the other desktops go on. None sets no deadline.
+        step_deadline_s: Seconds after which the step of one desktop is given up. Its episode ends, its desktop is replaced, and the
+            other desktops go on. The episode is masked where the farm holds evidence against the host, or does not answer; otherwise
+            its reward is 0 with the end `broke_desktop`. So choose a time that a busy host keeps. The judgement has its own limit,
+            `evaluate_timeout_s`. None sets no deadline.
         reset_deadline_s: The same for a reset.
         max_episode_steps: Gymnasium's name of `max_steps`, which `gym.make_vec` passes; `max_steps` goes first.
         **options: Fields of `EnvConfig`, which replace those of `config`.

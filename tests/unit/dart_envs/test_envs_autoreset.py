@@ -16,8 +16,9 @@ from gymnasium.vector import AutoresetMode
 from toy_task import ToyTask
 
 from dart_envs.envs.vector import DartVectorEnv
+from dart_envs.errors import DartEnvError, DesktopFailedError, FarmUnreachableError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
-from dart_envs.types import Action, ActionType, Frame
+from dart_envs.types import Action, ActionType, Desktop, Frame, Outcome
 from dart_server.wire import A11yElement, FaultOwner, InputEvent, SettleSpec
 
 SMALL = (80, 64)
@@ -48,6 +49,19 @@ def slow(lease: FakeLease, wait: Callable[[], Any]) -> None:
 
 def hang(lease: FakeLease) -> None:
     slow(lease, asyncio.Event().wait)
+
+
+def index_of(envs: DartVectorEnv, lease: FakeLease) -> int:
+    """Which desktop of a vector has this lease."""
+    return next(index for index, slot in enumerate(envs._sub_envs) if slot._core.lease is lease)
+
+
+class SlowlyJudged(ToyTask):
+    """A task whose evaluator takes longer than a step may."""
+
+    async def evaluate(self, desktop: Desktop, **options: Any) -> Outcome:
+        await asyncio.sleep(0.4)
+        return await super().evaluate(desktop, **options)
 
 
 class TestModes:
@@ -115,18 +129,52 @@ class TestModes:
 
 
 class TestDeadlines:
-    def test_a_hung_desktop_ends_its_own_episode_and_is_replaced(self, farm: FakeFarm) -> None:
+    def test_a_step_too_late_on_a_living_desktop_is_the_policys(self, farm: FakeFarm) -> None:
         with vector_env(farm, step_deadline_s=0.2) as envs:
             envs.reset()
-            victim = farm.leases[1]
-            index = next(i for i, slot in enumerate(envs._sub_envs) if slot._core.lease is victim)
+            victim, index = farm.leases[1], index_of(envs, farm.leases[1])
             hang(victim)
-            _, _, _, truncated, infos = envs.step([CLICK] * 3)
-            assert truncated.tolist() == [i == index for i in range(3)]
-            assert infos["masked"][index]
-            assert "deadline" in infos["cause"][index]
-            assert not envs.step([CLICK] * 3)[3].any()
+            _, rewards, terminated, _, infos = envs.step([CLICK] * 3)
+            assert terminated.tolist() == [i == index for i in range(3)]
+            assert (infos["end"][index], infos["masked"][index], rewards[index]) == ("broke_desktop", False, 0.0)
+            assert infos["cause"][index] == "deadline: the step took more than 0.2 s"
+            assert not envs.step([CLICK] * 3)[2].any()
             assert victim.released
+
+    @pytest.mark.parametrize(
+        ("told", "end"),
+        [
+            (DesktopFailedError("died", fault_owner=FaultOwner.HOST, cause="host_oom"), "farm_fault"),
+            (DesktopFailedError("died", fault_owner=FaultOwner.POLICY, cause="guest_exited"), "broke_desktop"),
+            (FarmUnreachableError("gone", code="unreachable"), "farm_fault"),
+        ],
+    )
+    def test_the_farms_evidence_owns_a_step_that_is_too_late(
+        self, farm: FakeFarm, told: DartEnvError, end: str
+    ) -> None:
+        with vector_env(farm, 1, step_deadline_s=0.2) as envs:
+            envs.reset()
+            envs.step([CLICK])
+            hang(farm.leases[0])
+            farm.leases[0].fail_next("health", told)
+            *_, infos = envs.step([CLICK])
+            assert (infos["end"][0], infos["masked"][0]) == (end, end == "farm_fault")
+
+    def test_a_farm_that_does_not_say_whether_a_desktop_lives_owns_the_late_step(self, farm: FakeFarm) -> None:
+        with vector_env(farm, 1, step_deadline_s=0.2) as envs:
+            envs.reset()
+            envs.step([CLICK])
+            hang(farm.leases[0])
+            farm.leases[0].health = asyncio.Event().wait  # type: ignore[method-assign,assignment]
+            *_, infos = envs.step([CLICK])
+            assert (infos["end"][0], infos["masked"][0]) == ("farm_fault", True)
+            assert not envs.step([CLICK])[3].any()
+
+    def test_a_judgement_has_a_limit_of_its_own(self, farm: FakeFarm) -> None:
+        with vector_env(farm, 1, task=SlowlyJudged(), step_deadline_s=0.2) as envs:
+            envs.reset()
+            *_, infos = envs.step([DONE])
+            assert (infos["end"][0], infos["masked"][0]) == ("done", False)
 
     def test_a_reset_that_hangs_is_given_up_and_tried_again(self, farm: FakeFarm) -> None:
         farm.on_lease = lambda lease: hang(lease) if len(farm.leases) == 2 else None
