@@ -17,6 +17,8 @@ from dart_server.providers.base import CapabilityMissing, DesktopSpec, HostFault
 from dart_server.providers.runc.provider import RuncProvider
 
 pytestmark = pytest.mark.desktop
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+"""`2`: the kernel forgets names and inodes that nobody holds, as it does by itself where memory is short."""
 
 
 async def test_limits_hold(runc_copies: Case) -> None:
@@ -75,6 +77,19 @@ async def test_a_desktop_whose_programs_pass_credentials_is_saved(runc_copies: C
     with pytest.raises(HostFault, match="Control messages in queue"):
         await case.provider.snapshot("d1", "stuck")
     assert "stuck" not in (await case.provider.inventory()).snapshots
+
+
+async def test_a_desktop_whose_watched_names_the_kernel_dropped_is_saved(runc_copies: Case) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can have the kernel drop names from its cache")
+    case = runc_copies
+    await case.ready("d1")
+    await asyncio.to_thread(DROP_CACHES.write_text, "2\n", encoding="ascii")
+    await case.provider.snapshot("d1", "forgotten")
+    await case.provider.restore("d2", "forgotten")
+    assert (await case.exec("d2", "true"))["returncode"] == 0
+    await case.provider.destroy("d2")
+    await case.provider.delete_snapshot("forgotten")
 
 
 async def test_bad_requests_are_refused_by_the_helper(runc_copies: Case) -> None:

@@ -41,6 +41,8 @@ RETRY_WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """How long a desktop runs on between the attempts to save it."""
 CREDENTIALS_IN_QUEUE = "Control messages in queue"
 """CRIU's words for a message that carries its sender's credentials, in the queue of a socket (SO_PASSCRED)."""
+NAMELESS_WATCH = "error parsing [inotify"
+"""CRIU's words for an inotify watch without a file handle: the kernel has dropped every name of what is watched from its cache."""
 _log = logging.getLogger(__name__)
 
 
@@ -163,19 +165,24 @@ class ContainerManager:
         """Save processes and files of a desktop; returns how long it stood still, in seconds.
 
         CRIU cannot save a socket with an unread message that carries its sender's credentials. The processes of a browser that starts send
-        each other many, so the desktop runs on for a moment, and is saved then.
+        each other many, so the desktop runs on for a moment, and is saved then. Nor can it save a watch of which the kernel knows no name
+        any more, as after a lack of memory; then all names are looked up first.
         """
         stood_still_s = 0.0
+        failure: HostdHostFault | None = None
         for wait_s in (*RETRY_WAITS_S, None):
-            began_s, failure = time.monotonic(), None
+            began_s = time.monotonic()
             self.runc.pause(desktop.name, work)
             try:
+                if failure is not None and NAMELESS_WATCH in str(failure):
+                    self.storage.look_up_names(desktop.name)
+                failure = None
                 self.runc.checkpoint(
                     desktop.name, processes, work, supervised=desktop.restored and bool(desktop.first_id)
                 )
                 self.storage.commit_layer(desktop.name, layer_id)
             except HostdHostFault as error:
-                if wait_s is None or CREDENTIALS_IN_QUEUE not in str(error):
+                if wait_s is None or not any(words in str(error) for words in (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH)):
                     raise
                 failure = error
             finally:

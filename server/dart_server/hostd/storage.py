@@ -216,6 +216,14 @@ class Storage:
                 hint="free memory or disk for snapshots",
             )
 
+    def look_up_names(self, name: str) -> None:
+        """Look up every name in a paused desktop's root, so that the kernel has them in its cache.
+
+        An inode of an overlay has a file handle only as long as one of its names is there (`ovl_encode_fh`), and a watch keeps the inode
+        alone.
+        """
+        trees.usage(self.desktop_dir(name) / "m")
+
     def measure_layer(self, layer_id: str) -> trees.TreeUsage:
         """Count a layer that was just made. Raises `HostdDesktopUnsavable` for one that is too deep."""
         found = self._layers[layer_id] = trees.usage(self.layer_dir(layer_id))
