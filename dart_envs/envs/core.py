@@ -23,6 +23,7 @@ from typing import Any, Unpack
 
 from dart_envs.actions import decode_action
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.envs.a11y_xml import read_a11y_xml
 from dart_envs.envs.config import EpisodeConfig, EpisodeOptions
 from dart_envs.envs.evaluation_target import (
     EvaluateOn,
@@ -46,7 +47,7 @@ from dart_envs.errors import (
 )
 from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES, malformed_answer_error
+from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES
 from dart_envs.types import (
     Action,
     ActionType,
@@ -60,7 +61,6 @@ from dart_envs.types import (
     TaskLike,
 )
 from dart_server.wire import Clock, DesktopShape, FaultOwner, SettleSpec
-from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,6 @@ RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
-TREE_LIMIT = JsonLimit(32 * 1024**2, depth=2, values=16)
-"""OSWorld's tree: XML in one text."""
 LEASE_NOTICE_S = 5.0
 """Seconds without a free desktop after which `reset` says that it waits."""
 CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
@@ -498,7 +496,7 @@ class AsyncDesktopEnv:
         self._pointer = frame.header.cursor
         a11y = tuple(await self._lease.a11y()) if "a11y" in self._observation_parts else None
         terminal = await self._lease.terminal() if "terminal" in self._observation_parts else None
-        xml = await _a11y_xml(self._lease) if "a11y_xml" in self._observation_parts else None
+        xml = await read_a11y_xml(self._lease) if "a11y_xml" in self._observation_parts else None
         return Observation(frame.image, self._task.instruction, a11y, terminal, xml, self._pointer)
 
     # The end.
@@ -521,19 +519,6 @@ class AsyncDesktopEnv:
     async def __aexit__(self, *_exc: object) -> None:
         with contextlib.suppress(DartEnvError):
             await self.aclose()
-
-
-async def _a11y_xml(lease: LeaseLike) -> str:
-    """Return the accessibility tree in OSWorld's XML form; raise `GuestError` for an answer without one."""
-    reply = await lease.guest("GET", "/accessibility")
-    try:
-        return str(parse_object(reply.content, TREE_LIMIT)["AT"])
-    except MalformedAnswer as error:
-        if reply.status == 200:
-            raise malformed_answer_error(error) from error
-        raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
-    except KeyError as error:
-        raise GuestError(f"The accessibility tree did not come (status {reply.status}).", code="bad_tree") from error
 
 
 def _is_retryable(error: DartEnvError) -> bool:

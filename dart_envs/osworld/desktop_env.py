@@ -19,8 +19,9 @@ from typing import Any
 import gymnasium as gym
 
 from dart_envs.action_spaces import make_codec
+from dart_envs.envs.a11y_xml import TREE_LIMIT
 from dart_envs.envs.config import EnvConfig, make_shape
-from dart_envs.envs.core import TREE_LIMIT, AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.evaluation_target import EvaluateOn, evaluation_desktop
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
