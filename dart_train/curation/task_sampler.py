@@ -8,6 +8,7 @@ Non-goals: how many rollouts the task gets (`rollout_budget`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 
@@ -56,32 +57,50 @@ def family_weights(
     return weights
 
 
-def choose_task(
-    tasks_by_family: Mapping[str, Sequence[str]],
-    runs: Mapping[str, int],
-    success_rates: Mapping[str, float],
-    settings: TaskSamplerSettings,
-    random: Random,
-) -> str:
-    """Choose the next task.
+class TaskSampler:
+    """Chooses tasks one after the other; each choice takes a constant time on average, however many tasks there are.
 
     Args:
         tasks_by_family: At least one task id per family.
-        runs: Groups opened so far per task id.
-        success_rates: Success rate per family.
         settings: Settings of the task sampler.
-        random: Source of randomness; ties are broken at random.
-
-    Returns:
-        The task id.
-
-    Raises:
-        ValueError: The weights of all families are zero.
+        runs: Groups opened so far per task id.
     """
-    families = sorted(tasks_by_family)
-    weights = family_weights(families, success_rates, settings)
-    if sum(weights.values()) <= 0:
-        raise ValueError("the weights of all task families are zero: nothing can be chosen")
-    family = random.choices(families, [weights[name] for name in families])[0]
-    fewest = min(runs.get(task, 0) for task in tasks_by_family[family])
-    return random.choice([task for task in tasks_by_family[family] if runs.get(task, 0) == fewest])
+
+    def __init__(
+        self,
+        tasks_by_family: Mapping[str, Sequence[str]],
+        settings: TaskSamplerSettings,
+        runs: Mapping[str, int] | None = None,
+    ) -> None:
+        self.families = sorted(tasks_by_family)
+        self._tasks = tasks_by_family
+        self._settings = settings
+        self._runs = Counter(runs or {})
+        self._fewest: dict[str, list[str]] = {family: [] for family in self.families}
+
+    def choose(self, success_rates: Mapping[str, float], random: Random) -> str:
+        """Choose the next task and count it as run.
+
+        Args:
+            success_rates: Success rate per family.
+            random: Source of randomness; ties are broken at random.
+
+        Returns:
+            The task id.
+
+        Raises:
+            ValueError: The weights of all families are zero.
+        """
+        weights = family_weights(self.families, success_rates, self._settings)
+        if sum(weights.values()) <= 0:
+            raise ValueError("the weights of all task families are zero: nothing can be chosen")
+        family = random.choices(self.families, list(weights.values()))[0]
+        candidates = self._fewest[family]
+        if not candidates:
+            fewest = min(self._runs[task] for task in self._tasks[family])
+            candidates += [task for task in self._tasks[family] if self._runs[task] == fewest]
+        place = random.randrange(len(candidates))
+        candidates[place], candidates[-1] = candidates[-1], candidates[place]
+        task = candidates.pop()
+        self._runs[task] += 1
+        return task

@@ -8,55 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dart_agent.strict_model import StrictModel
-from dart_train.curation.experience_pool import ExperiencePoolSettings
-from dart_train.curation.length_budget import LengthBudgetSettings
-from dart_train.curation.rollout_budget import RolloutBudgetSettings
-from dart_train.curation.task_sampler import TaskSamplerSettings
-
-
-class CurationSettings(StrictModel):
-    """What to run next; every rule is switchable.
-
-    Attributes:
-        task_sampler: Which task the next group works on.
-        rollout_budget: How many rollouts the next group has.
-        length_budget: How many steps an episode may take.
-        experience_pool: Whether stored successes complete failed groups.
-    """
-
-    task_sampler: TaskSamplerSettings = TaskSamplerSettings()
-    rollout_budget: RolloutBudgetSettings = RolloutBudgetSettings()
-    length_budget: LengthBudgetSettings = LengthBudgetSettings()
-    experience_pool: ExperiencePoolSettings = ExperiencePoolSettings()
-
-
-class BatchSettings(StrictModel):
-    """When a batch is formed and what may be in it.
-
-    Attributes:
-        min_groups: Fewest groups of a batch.
-        max_groups: Most groups of a batch.
-        min_members: Members with a reward that a group needs.
-        max_staleness: Limit of the trainer version minus the version that sampled a token.
-        max_ready_groups: No training group is opened while this many wait for the trainer; None: no limit.
-    """
-
-    min_groups: int = Field(default=4, ge=1)
-    max_groups: int = Field(default=8, ge=1)
-    min_members: int = Field(default=2, ge=2)
-    max_staleness: int = Field(default=4, ge=0)
-    max_ready_groups: int | None = Field(default=24, ge=1)
-
-    @model_validator(mode="after")
-    def _bounds_agree(self) -> BatchSettings:
-        if self.min_groups > self.max_groups:
-            raise ValueError("min_groups is above max_groups")
-        if self.max_ready_groups is not None and self.max_ready_groups < self.min_groups:
-            raise ValueError("max_ready_groups is below min_groups: no batch could ever be formed")
-        return self
+from dart_train.scheduling.settings import BatchSettings, CurationSettings
 
 
 class DataManagerConfig(StrictModel):

@@ -18,7 +18,7 @@ from dart_train.curation.backpressure import may_open_group
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.length_budget import length_budget
 from dart_train.curation.rollout_budget import rollout_budget
-from dart_train.curation.task_sampler import choose_task
+from dart_train.curation.task_sampler import TaskSampler
 from dart_train.data_manager import queries
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
@@ -146,7 +146,7 @@ class Scheduler:
         runs = queries.groups_opened(session, phase.name)
         rates = queries.success_rates(session, list(by_family), curation.task_sampler.window)
         random = Random(f"{self._config.seed}/{phase.name}/{sum(runs.values())}")
-        task_id = choose_task(by_family, runs, rates, curation.task_sampler, random)
+        task_id = TaskSampler(by_family, curation.task_sampler, runs).choose(rates, random)
         family = task_family(task_id)
         size = rollout_budget(
             spec.rollouts_per_task,

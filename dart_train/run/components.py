@@ -26,10 +26,11 @@ from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
-from dart_train.data_manager.config import BatchSettings, CurationSettings, DataManagerConfig
+from dart_train.data_manager.config import DataManagerConfig
 from dart_train.run.launcher import ComponentSpec
 from dart_train.run.paths import RunPaths
 from dart_train.run.recipe_policy import initial_policy, recipe_prompt
+from dart_train.scheduling.settings import BatchSettings, CurationSettings
 from dart_train.trainer.config import LossSettings, OptimizerSettings, TrainerConfig
 from dart_train.warmup.config import WarmupConfig
 

@@ -14,7 +14,7 @@ from dart_train.curation.length_budget import LengthBudgetSettings, length_budge
 from dart_train.curation.rollout_budget import RolloutBudgetSettings, rollout_budget
 from dart_train.curation.staleness import token_staleness, trainable_ranges
 from dart_train.curation.step_filter import select_high_entropy
-from dart_train.curation.task_sampler import TaskSamplerSettings, choose_task, family_weights
+from dart_train.curation.task_sampler import TaskSampler, TaskSamplerSettings, family_weights
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,8 @@ TASKS = {"easy": ["s/easy/1", "s/easy/2"], "hard": ["s/hard/1"]}
 
 def draw(settings: TaskSamplerSettings, rates: dict[str, float], count: int = 2000) -> Counter[str]:
     random = Random(0)
-    return Counter(choose_task(TASKS, {}, rates, settings, random).split("/")[1] for _ in range(count))
+    sampler = TaskSampler(TASKS, settings)
+    return Counter(sampler.choose(rates, random).split("/")[1] for _ in range(count))
 
 
 def test_families_are_uniform_unless_weighted() -> None:
@@ -119,9 +120,12 @@ def test_difficulty_shifts_work_to_where_rewards_vary() -> None:
 def test_the_task_run_least_often_is_next() -> None:
     runs = {"s/easy/1": 3, "s/easy/2": 2}
     only_easy = TaskSamplerSettings(weights={"hard": 0.0})
-    assert choose_task(TASKS, runs, {}, only_easy, Random(1)) == "s/easy/2"
+    sampler, random = TaskSampler({"easy": ["s/easy/1", "s/easy/2"], "hard": ["s/hard/1"]}, only_easy, runs), Random(1)
+    chosen = [sampler.choose({}, random) for _ in range(5)]
+    assert chosen[0] == "s/easy/2"
+    assert Counter(chosen[1:]) == {"s/easy/1": 2, "s/easy/2": 2}
 
 
 def test_all_weights_zero_is_an_error() -> None:
     with pytest.raises(ValueError, match="weights"):
-        choose_task(TASKS, {}, {}, TaskSamplerSettings(weights={"easy": 0.0, "hard": 0.0}), Random(1))
+        TaskSampler(TASKS, TaskSamplerSettings(weights={"easy": 0.0, "hard": 0.0})).choose({}, Random(1))

@@ -1,0 +1,394 @@
+"""Opening and closing groups.
+
+Role: admission of training groups by the staleness budget, what a new group consists of, and what follows when nothing more is awaited in
+one. Rule: a group closes when its target number of rollouts has a reward, or when all its rollouts have ended; its other rollouts are
+stopped, and kept where partial rollouts are on. Non-goals: who gets a rollout (`assignment`), which groups make a batch (`batching`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import ceil
+from random import Random
+
+from dart_agent.types import PolicyVersion
+from dart_train.curation.backpressure import may_open_group
+from dart_train.curation.group_filter import uninformative_reason
+from dart_train.curation.length_budget import length_budget
+from dart_train.curation.rollout_budget import rollout_budget
+from dart_train.scheduling.commands import (
+    ClosedState,
+    CloseGroup,
+    ClosePhase,
+    Command,
+    OpenGroup,
+    StopRollout,
+    UnassignRollout,
+)
+from dart_train.scheduling.settings import SchedulingMode
+from dart_train.scheduling.staleness_budget import (
+    groups_under_way_limit,
+    most_parallel_groups,
+    useful_parallel_groups,
+)
+from dart_train.scheduling.state import Group, Phase, Rollout, SchedulerState, family_of
+
+
+def parallel_groups(state: SchedulerState, phase: Phase) -> int:
+    """Decide how many groups of a phase are filled at the same time.
+
+    Args:
+        state: The state.
+        phase: An endless phase.
+
+    Returns:
+        P of `staleness_budget`: as many as keep desktops from waiting for another one's setup, bounded by the staleness budget; 1 while
+        nothing was measured.
+    """
+    settings = state.settings
+    if settings.scheduling.parallel_groups is not None:
+        return settings.scheduling.parallel_groups
+    measures = state.measures
+    size = phase.plan.rollouts_per_task
+    episode_s, longest_s = measures.episode_s, measures.longest_episode_s(size)
+    if not episode_s or longest_s is None or measures.prepare_s is None:
+        return 1
+    desktops = max(1, state.desktops, state.running_training)
+    useful = useful_parallel_groups(prepare_s=measures.prepare_s, desktops=desktops, episode_s=episode_s)
+    if useful == 1 or measures.update_s is None:
+        return useful
+    most = most_parallel_groups(
+        group_size=size,
+        desktops=desktops,
+        episode_s=episode_s,
+        longest_episode_s=longest_s,
+        update_s=measures.update_s,
+        max_staleness=settings.batch.max_staleness,
+        version_lag=measures.version_lag,
+    )
+    return min(useful, most)
+
+
+def may_open(state: SchedulerState, phase: Phase) -> bool:
+    """Decide whether a phase may open another training group.
+
+    Args:
+        state: The state.
+        phase: An endless phase.
+
+    Returns:
+        True where one may be opened.
+    """
+    batch, scheduling = state.settings.batch, state.settings.scheduling
+    if not may_open_group(phase.ready_groups, batch.max_ready_groups):
+        return False
+    issued = len(state.issued or ())
+    under_way = state.open_training_groups + len(state.ready) + issued
+    if scheduling.mode is SchedulingMode.BATCH:
+        return not issued and under_way < ceil(batch.max_groups * scheduling.over_provision)
+    measures = state.measures
+    limit = groups_under_way_limit(
+        batch_groups=batch.max_groups,
+        max_staleness=batch.max_staleness,
+        version_lag=measures.version_lag,
+        reserve=measures.reserve,
+    )
+    return (state.open_training_groups + 1) * measures.useful_fraction + len(state.ready) + issued <= limit
+
+
+def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands: list[Command]) -> Group:
+    """Open a training group on the task that the curation chooses.
+
+    Args:
+        state: The state.
+        phase: An endless phase.
+        now_s: Time.
+        commands: What is to be done; extended.
+
+    Returns:
+        The group; its rollouts are queued, and parked rollouts of earlier groups of its task are members.
+    """
+    curation, plan, sampler = state.settings.curation, phase.plan, phase.sampler
+    assert sampler is not None, "an endless phase has a sampler"
+    rates: dict[str, float] = {}
+    if curation.task_sampler.difficulty_aware:
+        for family in sampler.families:
+            rate = state.history[family].success_rate(curation.task_sampler.window)
+            if rate is not None:
+                rates[family] = rate
+    task_id = sampler.choose(rates, Random(f"{state.settings.seed}/{plan.name}/{phase.groups_opened}"))
+    history = state.history[family_of(task_id)]
+    full = plan.rollouts_per_task
+    target = rollout_budget(full, history.latest(full), curation.rollout_budget)
+    max_steps = length_budget(plan.max_steps, history.success_lengths, curation.length_budget)
+    phase.groups_opened += 1
+    scheduling = state.settings.scheduling
+    size = target if scheduling.mode is SchedulingMode.BATCH else ceil(target * scheduling.over_provision)
+    return open_group(state, phase, task_id, target, size, max_steps, now_s, commands)
+
+
+def open_group(
+    state: SchedulerState,
+    phase: Phase,
+    task_id: str,
+    target: int,
+    size: int,
+    max_steps: int,
+    now_s: float,
+    commands: list[Command],
+    stragglers: Sequence[Rollout] = (),
+) -> Group:
+    """Open a group and queue its rollouts.
+
+    Args:
+        state: The state.
+        phase: Its phase.
+        task_id: Its task.
+        target: Rollouts with a reward at which it closes.
+        size: Rollouts that it has.
+        max_steps: Step limit of its episodes.
+        now_s: Time.
+        commands: What is to be done; extended.
+        stragglers: Assigned rollouts of a closed group of the same task, which become its first members.
+
+    Returns:
+        The group.
+    """
+    state.group_seq += 1
+    group = Group(state.new_id("grp"), state.group_seq, phase, task_id, target, max_steps, now_s)
+    state.groups[group.group_id] = group
+    phase.open_groups += 1
+    if phase.trains:
+        state.open_training_groups += 1
+    for rollout in stragglers:
+        _move(rollout, group)
+    adopted = [rollout.rollout_id for rollout in stragglers] + _adopt(state, group, size - len(stragglers))
+    fresh = []
+    for repeat in range(len(adopted), size):
+        rollout = Rollout(state.new_id("roll"), group, repeat)
+        state.add_rollout(rollout)
+        state.enter_queue(rollout)
+        fresh.append((rollout.rollout_id, repeat))
+    commands.append(
+        OpenGroup(
+            group.group_id,
+            phase.plan.name,
+            task_id,
+            phase.plan.purpose,
+            target,
+            max_steps,
+            tuple(fresh),
+            tuple(adopted),
+        )
+    )
+    return group
+
+
+def _adopt(state: SchedulerState, group: Group, size: int) -> list[str]:
+    """Make parked rollouts of closed groups of the same task members of a new group."""
+    left = group.phase.leftovers.pop(group.task_id, None)
+    adopted: list[str] = []
+    while left and len(adopted) < size:
+        rollout = left.popleft()
+        if rollout.state != "parked":
+            continue
+        state.leave(rollout)
+        _move(rollout, group)
+        state.enter_parked(rollout)
+        adopted.append(rollout.rollout_id)
+    if left:
+        group.phase.leftovers[group.task_id] = left
+    return adopted
+
+
+def _move(rollout: Rollout, group: Group) -> None:
+    """Make a rollout of a closed group a member of an open one."""
+    del rollout.group.unfinished[rollout.rollout_id]
+    rollout.group, rollout.repeat = group, len(group.unfinished)
+    group.unfinished[rollout.rollout_id] = rollout
+
+
+def close_before_stale(
+    state: SchedulerState, trainer_version: PolicyVersion, now_s: float, commands: list[Command]
+) -> None:
+    """Close the open groups whose oldest tokens can be trained on in this batch and in no later one.
+
+    A group closes with the members that have ended, where they are at least half of its target and have different rewards. Its running
+    members become the first members of another group of the same task, so that no work is lost; what has not begun is cancelled.
+
+    Args:
+        state: The state.
+        trainer_version: Version of the trainer, for which a batch is about to be formed.
+        now_s: Time.
+        commands: What is to be done; extended.
+    """
+    last_chance = trainer_version - state.settings.batch.max_staleness
+    for group in list(state.groups.values()):
+        if (
+            group.state == "open"
+            and group.phase.plan.endless
+            and group.members_at(last_chance)
+            and 2 * len(group.rewards) >= group.target
+            and uninformative_reason(group.rewards, state.settings.batch.min_members) is None
+        ):
+            _close_early(state, group, now_s, commands)
+
+
+def _close_early(state: SchedulerState, group: Group, now_s: float, commands: list[Command]) -> None:
+    phase = group.phase
+    stragglers = [rollout for rollout in group.unfinished.values() if rollout.state == "assigned"]
+    if phase.state == "active" and stragglers:
+        successor = open_group(
+            state, phase, group.task_id, group.target, group.target, group.max_steps, now_s, commands, stragglers
+        )
+        successor.led = True
+    _close(state, group, commands)
+
+
+def close_if_finished(state: SchedulerState, group: Group, commands: list[Command]) -> None:
+    """Close a group, and its phase, where nothing more is awaited.
+
+    Args:
+        state: The state.
+        group: A group that just changed.
+        commands: What is to be done; extended.
+    """
+    phase = group.phase
+    if group.state == "open" and (not group.unfinished or (phase.plan.endless and len(group.rewards) >= group.target)):
+        _close(state, group, commands)
+    if phase.state == "active" and not phase.plan.endless and not phase.unfinished:
+        end_phase(state, phase, "done", commands)
+
+
+def end_phase(state: SchedulerState, phase: Phase, how: str, commands: list[Command]) -> None:
+    """End a phase; what is queued or parked in it is cancelled.
+
+    Args:
+        state: The state.
+        phase: An active phase.
+        how: `stopped` or `done`.
+        commands: What is to be done; extended.
+    """
+    phase.state = how
+    state.active.remove(phase)
+    commands.append(ClosePhase(phase.plan.name, "done" if how == "done" else "stopped"))
+    if not phase.unfinished:
+        return
+    waiting = [
+        rollout for rollout in state.rollouts.values() if rollout.group.phase is phase and rollout.state != "assigned"
+    ]
+    groups = dict.fromkeys(rollout.group for rollout in waiting)
+    for rollout in waiting:
+        cancel(state, rollout, f"phase {how}", commands)
+    for group in groups:
+        close_if_finished(state, group, commands)
+
+
+def cancel(state: SchedulerState, rollout: Rollout, cause: str, commands: list[Command]) -> None:
+    """Cancel a rollout that is queued or parked.
+
+    Args:
+        state: The state.
+        rollout: The rollout.
+        cause: Why.
+        commands: What is to be done; extended.
+    """
+    state.remove(rollout, "cancelled")
+    commands.append(UnassignRollout(rollout.rollout_id, "cancelled", rollout.attempt, cause))
+
+
+def stop(state: SchedulerState, rollout: Rollout, commands: list[Command]) -> None:
+    """Tell the worker of an assigned rollout to stop it.
+
+    Args:
+        state: The state.
+        rollout: The rollout.
+        commands: What is to be done; extended.
+    """
+    worker = rollout.worker
+    assert worker is not None, "an assigned rollout has a worker"
+    if rollout.rollout_id not in worker.stopping:
+        worker.stopping[rollout.rollout_id] = rollout
+        commands.append(StopRollout(rollout.rollout_id, worker.worker_id, state.settings.scheduling.partial_rollouts))
+
+
+def drop_ready(state: SchedulerState, group: Group, reason: str, commands: list[Command]) -> None:
+    """Drop a group that is ready but cannot train after all.
+
+    Args:
+        state: The state.
+        group: The group; it is not among the ready ones any more.
+        reason: Why.
+        commands: What is to be done; extended.
+    """
+    _leave_open(state, group, "dropped", reason, commands)
+
+
+def discard_stale_partials(state: SchedulerState, commands: list[Command]) -> None:
+    """Cancel the leftovers that have become too stale to train on.
+
+    Args:
+        state: The state.
+        commands: What is to be done; extended.
+    """
+    for phase in state.active:
+        for task_id, left in list(phase.leftovers.items()):
+            kept: deque[Rollout] = deque()
+            for rollout in left:
+                if rollout.state != "parked":
+                    continue
+                version = rollout.partial_version
+                if version is None or state.trainer_version - version <= state.settings.batch.max_staleness:
+                    kept.append(rollout)
+                else:
+                    cancel(state, rollout, "its partial trajectory is stale", commands)
+            if kept:
+                phase.leftovers[task_id] = kept
+            else:
+                del phase.leftovers[task_id]
+
+
+def _close(state: SchedulerState, group: Group, commands: list[Command]) -> None:
+    phase = group.phase
+    phase.open_groups -= 1
+    if phase.trains:
+        state.open_training_groups -= 1
+    for worker_id, count in group.held.items():
+        worker = state.workers.get(worker_id)
+        if worker is not None:
+            worker.held -= count
+    group.held.clear()
+    if not phase.trains:
+        _leave_open(state, group, "done", None, commands)
+    else:
+        reason = uninformative_reason(group.rewards, state.settings.batch.min_members)
+        rescuable = reason == "all_failed" and state.settings.curation.experience_pool.enabled
+        state.measures.add_closed_group(useful=reason is None or rescuable)
+        if reason is None or rescuable:
+            group.state, group.rescued = "ready", reason is not None
+            state.add_ready(group)
+            commands.append(CloseGroup(group.group_id, "ready"))
+        else:
+            _leave_open(state, group, "dropped", reason, commands)
+    for rollout in list(group.unfinished.values()):
+        _release_leftover(state, rollout, commands)
+
+
+def _release_leftover(state: SchedulerState, rollout: Rollout, commands: list[Command]) -> None:
+    """What a closed group leaves unfinished: what has begun is kept for the next group of its task, the rest is cancelled."""
+    if rollout.state == "assigned":
+        stop(state, rollout, commands)
+    elif rollout.state == "parked" and rollout.partial is not None and rollout.group.phase.state == "active":
+        state.leave(rollout)
+        state.enter_parked(rollout)
+    else:
+        cancel(state, rollout, "its group is complete", commands)
+
+
+def _leave_open(
+    state: SchedulerState, group: Group, how: ClosedState, reason: str | None, commands: list[Command]
+) -> None:
+    group.state = how
+    del state.groups[group.group_id]
+    commands.append(CloseGroup(group.group_id, how, reason))

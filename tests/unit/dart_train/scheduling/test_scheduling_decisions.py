@@ -1,0 +1,308 @@
+"""Decisions of the scheduler: who gets what, when a group closes, which groups make a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from scheduling_harness import SchedulingHarness, only
+
+from dart_train.scheduling.commands import (
+    AssignRollout,
+    CloseGroup,
+    ClosePhase,
+    FinishRollout,
+    IssueBatch,
+    OpenGroup,
+    RepeatBatch,
+    RetryRollout,
+    StopRollout,
+    UnassignRollout,
+    UseGroups,
+)
+from dart_train.scheduling.events import (
+    AskWithdrawn,
+    BatchRefused,
+    HeartbeatReceived,
+    PhaseStopped,
+    RolloutAbandoned,
+    RolloutParked,
+    TimePassed,
+    WorkAsked,
+    WorkerReleased,
+)
+
+
+def test_a_whole_group_starts_on_the_next_free_desktops() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    groups = [harness.must_ask().group_id for _ in range(8)]
+    assert groups[:4] == [groups[0]] * 4
+    assert groups[4:] == [groups[4]] * 4 != groups[:4]
+
+
+def test_groups_that_are_filled_together_take_turns() -> None:
+    harness = SchedulingHarness(scheduling={"parallel_groups": 3}, batch={"min_groups": 6, "max_groups": 6})
+    harness.train()
+    groups = [harness.must_ask().group_id for _ in range(12)]
+    assert len(set(groups[:3])) == 3
+    assert groups[3:9] == groups[:3] * 2
+    assert Counter(groups).most_common(1)[0][1] == 4
+
+
+def test_a_repeated_request_gets_the_same_rollout() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    first, again = (only(harness.do(WorkAsked(0.0, "w", "same")), AssignRollout) for _ in range(2))
+    assert first == again != []
+
+
+def test_a_request_that_waits_is_answered_by_what_makes_work() -> None:
+    harness = SchedulingHarness()
+    assert harness.ask(wait=True) is None
+    assert harness.ask(wait=True) is None
+    harness.do(AskWithdrawn(0.0, "request-0"))
+    started = harness.train()
+    assert [each.request_id for each in only(started, AssignRollout)] == ["request-1"]
+    assert not harness.state.asks
+
+
+def test_evaluation_goes_first_unless_priorities_say_otherwise() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    harness.evaluate()
+    harness.train("urgent", priority=2)
+    assert [harness.must_ask().phase for _ in range(2)] == ["urgent", "urgent"]
+    harness.do(PhaseStopped(0.0, "urgent"))
+    assert [harness.must_ask().phase for _ in range(3)] == ["eval", "eval", "train"]
+
+
+def test_what_a_silent_worker_holds_is_assigned_again_and_a_heartbeat_prevents_it() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    lost, held = harness.must_ask("dead"), harness.must_ask("alive")
+    harness.do(HeartbeatReceived(299.0, "alive"))
+    commands = harness.do(TimePassed(301.0))
+    assert [(each.rollout_id, each.state, each.attempt) for each in only(commands, UnassignRollout)] == [
+        (lost.rollout_id, "queued", 2)
+    ]
+    harness.now_s = 301.0
+    assert harness.must_ask("other").rollout_id == lost.rollout_id
+    assert harness.must_ask("other").rollout_id not in {lost.rollout_id, held.rollout_id}
+
+
+def test_a_released_worker_costs_no_attempt() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    mine = harness.must_ask("w1")
+    other = harness.must_ask("w2")
+    harness.do(WorkerReleased(0.0, "w1"))
+    assert harness.state.rollouts[mine.rollout_id].attempt == 1
+    assert harness.must_ask("w3").rollout_id == mine.rollout_id
+    assert harness.state.rollouts[other.rollout_id].worker is harness.state.workers["w2"]
+
+
+def test_a_masked_item_of_a_list_is_tried_again_and_fails_after_its_attempts() -> None:
+    harness = SchedulingHarness()
+    harness.evaluate(task_ids=("s/tick/0",), max_attempts=3)
+    commands = harness.end(harness.must_ask().rollout_id, None)
+    assert [each.state for each in only(commands, FinishRollout)] == ["masked"]
+    assert [each.attempt for each in only(commands, RetryRollout)] == [2]
+    harness.do(RolloutAbandoned(0.0, harness.must_ask().rollout_id, "no desktop"))
+    commands = harness.end(harness.must_ask().rollout_id, None)
+    assert [each.state for each in only(commands, FinishRollout)] == ["failed"]
+    assert only(commands, ClosePhase) == [ClosePhase("eval", "done")]
+    assert +harness.state.phases["eval"].counts == {"masked": 1, "failed": 1}
+
+
+def test_a_group_closes_as_what_its_rewards_make_it() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    for rewards in ((1.0, 0.0, 0.0, 0.0), (0.0,) * 4, (1.0,) * 4):
+        harness.group(rewards)
+    assert [(each.state, each.reason) for each in only(harness.log, CloseGroup)] == [
+        ("ready", None),
+        ("dropped", "all_failed"),
+        ("dropped", "all_succeeded"),
+    ]
+
+
+def test_the_oldest_fresh_tokens_go_first_and_stale_groups_are_dropped() -> None:
+    harness = SchedulingHarness(batch={"min_groups": 2, "max_groups": 2, "max_staleness": 2, "max_ready_groups": 9})
+    harness.train()
+    stale, young, old, middle = (harness.group(version=version) for version in (0, 3, 1, 2))
+    commands = harness.batch(3)
+    assert only(commands, CloseGroup) == [CloseGroup(stale, "dropped", "stale")]
+    assert only(commands, IssueBatch) == [IssueBatch((old, middle), 3)]
+    assert harness.batch(3) == [RepeatBatch((old, middle))]
+    assert only(harness.update(4), UseGroups) == [UseGroups((old, middle), 4)]
+    assert set(harness.state.ready) == {young}
+    assert harness.batch(4) == []
+
+
+def test_a_refused_batch_gives_its_other_groups_back() -> None:
+    harness = SchedulingHarness(batch={"min_groups": 2, "max_groups": 2, "max_staleness": 2, "max_ready_groups": 9})
+    harness.train()
+    bad, good, third = (harness.group() for _ in range(3))
+    harness.batch()
+    assert harness.do(BatchRefused(0.0, {bad: "stale"})) == [CloseGroup(bad, "dropped", "stale")]
+    assert only(harness.batch(), IssueBatch) == [IssueBatch((good, third), 0)]
+
+
+def test_a_group_that_would_become_stale_closes_early_and_its_stragglers_go_on_in_another() -> None:
+    harness = SchedulingHarness()
+    harness.train(rollouts_per_task=4)
+    first = [harness.must_ask() for _ in range(4)]
+    for each, reward in zip(first[:2], (1.0, 0.0), strict=True):
+        harness.end(each.rollout_id, reward, version=0)
+    young = [harness.group(version=2) for _ in range(2)]
+    commands = harness.batch(2)
+    (successor,) = only(commands, OpenGroup)
+    assert only(commands, IssueBatch)[0].group_ids == (first[0].group_id, young[0])
+    assert successor.task_id == first[0].task_id
+    assert set(successor.adopted) == {each.rollout_id for each in first[2:]}
+    assert len(successor.rollouts) == 2
+    harness.end(first[2].rollout_id, 1.0, version=2)
+    assert harness.state.groups[successor.group_id].rewards == [1.0]
+
+
+def test_nothing_closes_early_while_there_is_no_batch_without_it() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    first = [harness.must_ask() for _ in range(4)]
+    for each, reward in zip(first[:2], (1.0, 0.0), strict=True):
+        harness.end(each.rollout_id, reward, version=0)
+    harness.group(version=2)
+    assert harness.batch(2) == []
+    assert harness.state.groups[first[0].group_id].state == "open"
+
+
+def test_a_stopped_phase_cancels_what_waits_and_stores_what_runs() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    running = harness.must_ask()
+    stopped = harness.do(PhaseStopped(0.0, "train"))
+    assert [each.state for each in only(stopped, UnassignRollout)] == ["cancelled"] * 3
+    assert harness.ask() is None
+    assert harness.state.training_active
+    assert only(harness.end(running.rollout_id), CloseGroup) == [
+        CloseGroup(running.group_id, "dropped", "too_few_members")
+    ]
+    assert not harness.state.training_active
+
+
+# Modes
+
+
+def test_in_mode_batch_rollouts_and_trainer_take_turns() -> None:
+    harness = SchedulingHarness(scheduling={"mode": "batch"})
+    harness.train()
+    groups = [harness.group() for _ in range(2)]
+    assert harness.ask(wait=True) is None, "the batch is complete"
+    assert only(harness.batch(), IssueBatch)[0].group_ids == tuple(groups)
+    assert harness.ask(wait=True) is None, "the trainer has it"
+    assert len(only(harness.update(1), AssignRollout)) == 2
+
+
+@pytest.mark.parametrize("partial_rollouts", [True, False])
+def test_in_mode_batch_with_over_provisioning_the_unfinished_go_on_with_the_next_batch(partial_rollouts: bool) -> None:
+    harness = SchedulingHarness(
+        scheduling={"mode": "batch", "over_provision": 1.5, "partial_rollouts": partial_rollouts}
+    )
+    harness.train()
+    for _ in range(2):
+        harness.group()
+    left = [harness.must_ask() for _ in range(3)]
+    assert len({each.group_id for each in left}) == 1
+    stops = only(harness.batch(), StopRollout)
+    assert stops == [StopRollout(each.rollout_id, "w", partial_rollouts) for each in left]
+    harness.end(left[0].rollout_id)
+    for each in left[1:]:
+        if partial_rollouts:
+            harness.do(RolloutParked(0.0, each.rollout_id, f"partial of {each.rollout_id}", version_min=0))
+        else:
+            harness.do(RolloutAbandoned(0.0, each.rollout_id, "stopped"))
+    assert harness.ask() is None
+    harness.update(1)
+    again = [harness.must_ask() for _ in range(2)]
+    assert {each.rollout_id for each in again} == {each.rollout_id for each in left[1:]}
+    assert [each.partial for each in again] == [
+        f"partial of {each.rollout_id}" if partial_rollouts else None for each in again
+    ]
+
+
+def test_in_mode_task_desktops_wait_for_their_group() -> None:
+    harness = SchedulingHarness(scheduling={"mode": "task"})
+    harness.train()
+    members = [harness.must_ask(desktops=4) for _ in range(4)]
+    for each in members[:3]:
+        harness.end(each.rollout_id)
+        assert harness.ask(wait=True) is None
+    assert len(only(harness.end(members[3].rollout_id, 0.0), AssignRollout)) == 3
+    assert harness.must_ask().group_id != members[0].group_id
+
+
+def test_in_the_rollout_modes_a_desktop_goes_on_at_once() -> None:
+    for mode in ("rollout-global", "rollout-per-worker"):
+        harness = SchedulingHarness(scheduling={"mode": mode})
+        harness.train()
+        members = [harness.must_ask(desktops=4) for _ in range(4)]
+        harness.end(members[0].rollout_id)
+        assert harness.ask() is not None
+
+
+# Over-provisioning, parking, admission
+
+
+def test_an_over_provisioned_group_closes_at_its_target_and_keeps_what_is_left_for_its_task() -> None:
+    harness = SchedulingHarness(scheduling={"over_provision": 1.5}, batch={"min_groups": 9, "max_groups": 9})
+    harness.train(task_ids=("s/tick/0",))
+    members = [harness.must_ask() for _ in range(6)]
+    assert len({each.group_id for each in members}) == 1
+    for each, reward in zip(members[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
+        commands = harness.end(each.rollout_id, reward)
+    assert only(commands, CloseGroup) == [CloseGroup(members[0].group_id, "ready")]
+    assert [each.rollout_id for each in only(commands, StopRollout)] == [each.rollout_id for each in members[4:]]
+    for each in members[4:]:
+        harness.do(RolloutParked(0.0, each.rollout_id, "partial", version_min=0))
+    first = harness.must_ask()
+    assert first.rollout_id not in {each.rollout_id for each in members}, "the lead of the group prepares the state"
+    (opened,) = only(harness.log, OpenGroup)[1:]
+    assert set(opened.adopted) == {each.rollout_id for each in members[4:]}
+    assert len(opened.rollouts) == 4
+    assert harness.must_ask().partial == "partial"
+
+
+def test_a_partial_trajectory_that_became_stale_is_discarded() -> None:
+    harness = SchedulingHarness(
+        scheduling={"over_provision": 1.25}, batch={"min_groups": 1, "max_groups": 1, "max_staleness": 1}
+    )
+    harness.train(rollouts_per_task=4)
+    members = [harness.must_ask() for _ in range(5)]
+    for each, reward in zip(members[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
+        harness.end(each.rollout_id, reward)
+    harness.do(RolloutParked(0.0, members[4].rollout_id, "partial", version_min=0))
+    harness.batch(0)
+    assert not only(harness.update(1), UnassignRollout)
+    harness.group(version=1)
+    harness.batch(1)
+    assert [each.state for each in only(harness.update(2), UnassignRollout)] == ["cancelled"]
+
+
+def test_no_rollout_starts_while_the_kv_cache_is_full_unless_nothing_runs() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    assert harness.ask(kv_cache_usage=0.99) is not None
+    assert harness.ask(kv_cache_usage=0.99, wait=True) is None
+    assert harness.ask("other") is not None, "unknown is no pressure"
+    assert len(only(harness.do(HeartbeatReceived(0.0, "w", kv_cache_usage=0.5)), AssignRollout)) == 1
+
+
+def test_the_budget_bounds_the_groups_under_way() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    harness.state.measures.reserve = 0.0
+    asked = [harness.ask() for _ in range(100)]
+    groups = {each.group_id for each in asked if each is not None}
+    assert len(groups) == 6, "(max_staleness + 1) batches of 2 groups"
+    assert asked[-1] is None
