@@ -24,6 +24,7 @@ from dart_agent.data_client.wire import (
     AbandonRequest,
     AssignmentReply,
     AssignmentRequest,
+    BatchFailure,
     BatchReply,
     BatchReport,
     BatchRequest,
@@ -145,17 +146,21 @@ class DataManagerClient:
                 yield row.to_value()
             after = reply.next_after
 
-    async def next_batch(self, trainer_version: int, wait_s: float = 30.0) -> BatchReply:
-        """The next training batch, or the unfinished one again after a restart of the trainer."""
-        request = BatchRequest(trainer_version=trainer_version, wait_s=wait_s)
+    async def next_batch(self, trainer_version: int, wait_s: float = 30.0, digest: str | None = None) -> BatchReply:
+        """The next training batch for weights of this version and digest, or the unfinished one again after a restart of the trainer."""
+        request = BatchRequest(trainer_version=trainer_version, trainer_digest=digest, wait_s=wait_s)
         return await self._post("/batches/next", request, BatchReply, timeout_s=wait_s + REQUEST_TIMEOUT_S)
 
     async def batch_done(self, batch_id: str, report: BatchReport) -> None:
         """The batch was trained on. Idempotent."""
         await self._post(f"/batches/{batch_id}/done", report, CountReply)
 
+    async def batch_failed(self, batch_id: str, failure: BatchFailure) -> int:
+        """The batch cannot be trained on; returns how many failed in a row. Idempotent."""
+        return (await self._post(f"/batches/{batch_id}/failed", failure, CountReply)).count
+
     async def publish_version(self, record: VersionRecord) -> None:
-        """Register a published policy. Idempotent by number and path."""
+        """Register a published policy. Idempotent by number, path and digest."""
         await self._post("/versions", record, VersionReply)
 
     async def latest_version(self) -> VersionRecord | None:

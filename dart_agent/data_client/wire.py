@@ -17,6 +17,7 @@ Non-goals: no behaviour.
     GET  /phases/{name}/results -> list[EpisodeResult]
     POST /batches/next          BatchRequest -> BatchReply   waits up to `wait_s`
     POST /batches/{id}/done     BatchReport
+    POST /batches/{id}/failed   BatchFailure -> CountReply   failed batches in a row
     POST /versions              VersionRecord                idempotent by number
     GET  /versions/latest       -> VersionReply
     GET  /stats                 -> DataManagerStats
@@ -176,6 +177,7 @@ class BatchRequest(DataManagerModel):
     """Ask for the next training batch at the trainer's version."""
 
     trainer_version: int = Field(ge=0)
+    trainer_digest: str | None = Field(default=None, description="of the trainer's weights: other versions may be lost")
     wait_s: float = Field(default=30.0, ge=0, le=300)
 
 
@@ -225,12 +227,24 @@ class BatchReply(DataManagerModel):
     training_active: bool
 
 
-class UnusedStep(DataManagerModel):
-    """A step the trainer left out, and why."""
+class StepReference(DataManagerModel):
+    """One stored step."""
 
     rollout_id: str
     index: int
+
+
+class UnusedStep(StepReference):
+    """A step the trainer left out, and why."""
+
     reason: str
+
+
+class BatchFailure(DataManagerModel):
+    """A batch cannot be trained on; the weights are those before it. Without culprits nobody knows which of its rows is to blame."""
+
+    cause: str = Field(max_length=1000)
+    culprits: list[StepReference] = Field(default_factory=list)
 
 
 class BatchReport(DataManagerModel):
@@ -242,10 +256,21 @@ class BatchReport(DataManagerModel):
 
 
 class VersionRecord(DataManagerModel):
-    """A published policy: a complete model directory."""
+    """A published policy: a complete model directory.
+
+    Number and digest are its identity: a number never stands for two digests.
+
+    Attributes:
+        version: Its number.
+        path: Its directory.
+        digest: Digest of its weights (`dart_agent.inference.weights.digest`); None: a run from before digests.
+        parent: Digest of the weights that it was trained from; None: the first version, or not known.
+    """
 
     version: int = Field(ge=0)
     path: str
+    digest: str | None = None
+    parent: str | None = None
 
 
 class VersionReply(DataManagerModel):

@@ -22,6 +22,7 @@ from dart_agent.data_client.wire import (
     AbandonRequest,
     AssignmentReply,
     AssignmentRequest,
+    BatchFailure,
     BatchReply,
     BatchReport,
     BatchRequest,
@@ -167,7 +168,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         give_up_at_s = clock.monotonic() + body.wait_s
         while True:
             seen = _writer(request).changes
-            reply = await _writer(request).run(manager.next_batch, body.trainer_version)
+            reply = await _writer(request).run(manager.next_batch, body.trainer_version, body.trainer_digest)
             left_s = give_up_at_s - clock.monotonic()
             if reply.batch is not None:
                 await _writer(request).notify()
@@ -178,6 +179,10 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     @app.post("/batches/{batch_id}/done")
     async def batch_done(batch_id: str, body: BatchReport, request: Request) -> CountReply:
         return CountReply(count=await _writer(request).run(manager.batch_done, batch_id, body))
+
+    @app.post("/batches/{batch_id}/failed")
+    async def batch_failed(batch_id: str, body: BatchFailure, request: Request) -> CountReply:
+        return CountReply(count=await _writer(request).run(manager.batch_failed, batch_id, body))
 
     @app.post("/versions")
     async def publish(body: VersionRecord, request: Request) -> VersionReply:

@@ -1,8 +1,9 @@
 """The batch builder: which finished groups, and which of their steps and tokens, the trainer gets next.
 
 Role: forms a batch at a trainer version, by reference to stored steps, and records for every step why it was used or not. Rule: oldest
-groups first; the staleness gate is applied here and nowhere else; a batch that was issued and not finished is issued again unchanged;
-each group is used at most once. Non-goals: advantages and tensors (the trainer's).
+groups first; the staleness gate is applied here and nowhere else; a batch that was issued and not finished is issued again unchanged,
+unless the weights that it was formed for are lost; each group is used at most once; a step that made a batch fail is quarantined.
+Non-goals: advantages and tensors (the trainer's).
 """
 
 from __future__ import annotations
@@ -12,24 +13,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import StepPayload
-from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchReport, BatchRow
+from dart_agent.data_client.wire import Batch, BatchFailure, BatchGroup, BatchMember, BatchReport, BatchRow
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, StepRecord
 from dart_train.curation.experience_pool import select_success
 from dart_train.curation.group_filter import uninformative_reason
-from dart_train.curation.staleness import Span, token_staleness, trainable_ranges
+from dart_train.curation.lineage import lost_versions
+from dart_train.curation.staleness import Span, token_staleness, trainable_ranges, withheld_reason
 from dart_train.data_manager import queries
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.store import work
-from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, GroupTable, TrajectoryTable
+from dart_train.data_manager.store.models import (
+    BatchMemberTable,
+    BatchTable,
+    GroupTable,
+    QuarantinedStepTable,
+    TrajectoryTable,
+)
 from dart_train.data_manager.store.trajectories import TrajectoryStore, read_steps
 
 Source = Literal["fresh", "pool"]
+QUARANTINED = "quarantined"
 
 NO_STEP = -1
 """Index that stands for a member without steps: it counts in the baseline and has nothing to train on."""
@@ -37,11 +46,21 @@ NO_STEP = -1
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A group that can train: its members, and the token ranges of every step."""
+    """A group that can train: its members, the token ranges of every step, and why a step has none."""
 
     group: GroupTable
     members: tuple[tuple[TrajectoryTable, Source], ...]
     trainable: dict[tuple[str, int], list[tuple[int, int]]]
+    reasons: dict[tuple[str, int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class _TrainerWeights:
+    """What a batch is formed for: the trainer's version, the digest of its weights, and the versions that are none of their ancestors."""
+
+    version: int
+    digest: str | None
+    lost: frozenset[int]
 
 
 class BatchBuilder:
@@ -56,25 +75,34 @@ class BatchBuilder:
         self._store = store
         self._config = config
 
-    def next(self, session: Session, trainer_version: int) -> Batch | None:
+    def next(self, session: Session, trainer_version: int, trainer_digest: str | None = None) -> Batch | None:
         """Return the next batch.
 
         Args:
             session: The transaction.
             trainer_version: Present version of the trainer.
+            trainer_digest: Digest of its weights; None: not known.
 
         Returns:
             The unfinished batch, else a new one where enough groups are ready, else None.
         """
         issued = session.scalar(select(BatchTable).where(BatchTable.state == "issued").order_by(BatchTable.seq))
-        if issued is not None:
+        if issued is not None and trainer_digest == issued.trainer_digest:
             return self._read(session, issued)
+        lost = lost_versions(queries.version_identities(session), trainer_digest)
+        if issued is not None:
+            if not lost:
+                return self._read(session, issued)
+            issued.state, issued.cause = "withdrawn", "the weights that it was formed for are lost"
+            self._release(session, issued)
+            self._store.record_event(session, "batch_withdrawn", batch_id=issued.batch_id, cause=issued.cause)
         if queries.ready_groups(session) < self._config.batch.min_groups:
             return None
-        candidates = self._candidates(session, trainer_version)
+        weights = _TrainerWeights(trainer_version, trainer_digest, lost)
+        candidates = self._candidates(session, weights)
         if len(candidates) < self._config.batch.min_groups:
             return None
-        return self._issue(session, trainer_version, candidates)
+        return self._issue(session, weights, candidates)
 
     def done(self, session: Session, batch_id: str, report: BatchReport) -> int:
         """Record that a batch became policy `report.version`.
@@ -90,11 +118,11 @@ class BatchBuilder:
         Raises:
             StoreError: The batch does not exist.
         """
-        batch = session.scalar(select(BatchTable).where(BatchTable.batch_id == batch_id))
-        if batch is None:
-            raise StoreError(f"there is no batch {batch_id}")
+        batch = self._find(session, batch_id)
         if batch.state == "done":
             return 0
+        if batch.state != "issued":
+            raise StoreError(f"batch {batch_id} was {batch.state}: it is not the trainer's any more")
         batch.state, batch.version, batch.done_s = "done", report.version, self._store.now()
         batch.metrics = dict(report.metrics)
         members = self._members(session, batch_id)
@@ -106,14 +134,82 @@ class BatchBuilder:
         self._store.record_event(session, "batch_done", batch_id=batch_id, version=report.version)
         return 1
 
-    def _candidates(self, session: Session, trainer_version: int) -> list[_Candidate]:
+    def fail(self, session: Session, batch_id: str, failure: BatchFailure) -> int:
+        """Record that a batch cannot be trained on; its culprits are quarantined, and the rest of it may be issued again.
+
+        Args:
+            session: The transaction.
+            batch_id: The batch.
+            failure: The report of the trainer; without culprits the whole batch is quarantined.
+
+        Returns:
+            Number of batches that failed since the last one that was trained on.
+
+        Raises:
+            StoreError: The batch does not exist, was trained on or withdrawn, or has no such step.
+        """
+        batch = self._find(session, batch_id)
+        if batch.state == "issued":
+            rows = {(row.rollout_id, row.index): row for row in self._members(session, batch_id)}
+            culprits = [(culprit.rollout_id, culprit.index) for culprit in failure.culprits]
+            for rollout_id, index in culprits:
+                if (rollout_id, index) not in rows:
+                    raise StoreError(f"step {index} of rollout {rollout_id} is not in batch {batch_id}")
+            culprits = culprits or [key for key, row in rows.items() if row.reason is None]
+            batch.state, batch.cause, batch.done_s = "failed", failure.cause, self._store.now()
+            for rollout_id, index in dict.fromkeys(culprits):
+                self._quarantine(session, batch, rollout_id, index)
+            self._release(session, batch)
+            self._store.record_event(
+                session,
+                "batch_failed",
+                batch_id=batch_id,
+                cause=failure.cause,
+                quarantined=[list(key) for key in dict.fromkeys(culprits)] if failure.culprits else "all",
+            )
+        elif batch.state != "failed":
+            told = "was trained on" if batch.state == "done" else f"was {batch.state}"
+            raise StoreError(f"batch {batch_id} {told}: it cannot fail any more")
+        done = select(func.max(BatchTable.seq)).where(BatchTable.state == "done")
+        query = select(func.count()).select_from(BatchTable).where(BatchTable.state == "failed")
+        return session.scalar(query.where(BatchTable.seq > (session.scalar(done) or 0))) or 0
+
+    def _quarantine(self, session: Session, batch: BatchTable, rollout_id: str, index: int) -> None:
+        if session.get(QuarantinedStepTable, (rollout_id, index)) is None:
+            session.add(
+                QuarantinedStepTable(
+                    rollout_id=rollout_id,
+                    index=index,
+                    batch_id=batch.batch_id,
+                    cause=batch.cause,
+                    at_s=self._store.now(),
+                )
+            )
+        for row in self._members(session, batch.batch_id):
+            if (row.rollout_id, row.index) == (rollout_id, index):
+                row.reason = row.reason or QUARANTINED
+
+    def _release(self, session: Session, batch: BatchTable) -> None:
+        """Let the groups of a batch that was not trained on be candidates again; those without a step left are dropped as such."""
+        session.flush()
+        members = select(BatchMemberTable.group_id).where(BatchMemberTable.batch_id == batch.batch_id)
+        for group in session.scalars(select(GroupTable).where(GroupTable.group_id.in_(members))):
+            group.state = "ready"
+
+    def _find(self, session: Session, batch_id: str) -> BatchTable:
+        batch = session.scalar(select(BatchTable).where(BatchTable.batch_id == batch_id))
+        if batch is None:
+            raise StoreError(f"there is no batch {batch_id}")
+        return batch
+
+    def _candidates(self, session: Session, weights: _TrainerWeights) -> list[_Candidate]:
         """The oldest groups that can train, as many as a batch takes; those that cannot are dropped on the way."""
         query = select(GroupTable).where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
         found: list[_Candidate] = []
         for group in session.scalars(query.order_by(GroupTable.seq)):
             if len(found) == self._config.batch.max_groups:
                 break
-            candidate = self._as_candidate(session, group, trainer_version)
+            candidate = self._as_candidate(session, group, weights)
             if isinstance(candidate, _Candidate):
                 found.append(candidate)
             else:
@@ -121,44 +217,54 @@ class BatchBuilder:
                 self._store.record_event(session, "group_dropped", group_id=group.group_id, reason=candidate)
         return found
 
-    def _as_candidate(self, session: Session, group: GroupTable, trainer_version: int) -> _Candidate | str:
+    def _as_candidate(self, session: Session, group: GroupTable, weights: _TrainerWeights) -> _Candidate | str:
         """The group as a candidate, or why it cannot train."""
         members: list[tuple[TrajectoryTable, Source]] = [
             (row, "fresh") for row in queries.rewarded_trajectories(session, group.group_id)
         ]
         reason = uninformative_reason([_reward(row) for row, _ in members], self._config.batch.min_members)
         if reason == "all_failed":
-            rescue = self._from_pool(session, group.task_id, trainer_version)
+            rescue = self._from_pool(session, group.task_id, weights)
             if rescue is None:
                 return reason
             members[0] = (rescue, "pool")
         elif reason is not None:
             return reason
-        trainable = {
-            (row.rollout_id, step.index): self._fresh_ranges(step, trainer_version, source)
-            for row, source in members
-            for step in read_steps(session, row.rollout_id)
-        }
+        trainable: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        reasons: dict[tuple[str, int], str] = {}
+        for row, source in members:
+            quarantined = queries.quarantined_steps(session, row.rollout_id)
+            for step in read_steps(session, row.rollout_id):
+                key = (row.rollout_id, step.index)
+                trainable[key] = [] if step.index in quarantined else self._fresh_ranges(step, weights, source)
+                if not trainable[key]:
+                    withheld = withheld_reason(_spans(step), weights.version, weights.lost)
+                    reasons[key] = QUARANTINED if step.index in quarantined else withheld
         if not any(trainable.values()):
-            return "stale"
-        return _Candidate(group, tuple(members), trainable)
+            return next((reason for reason in (QUARANTINED, "lost_future") if reason in reasons.values()), "stale")
+        return _Candidate(group, tuple(members), trainable, reasons)
 
-    def _from_pool(self, session: Session, task_id: str, trainer_version: int) -> TrajectoryTable | None:
-        successes = queries.stored_successes(session, task_id)
-        ages = [trainer_version - (row.version_min or 0) for row in successes]
+    def _from_pool(self, session: Session, task_id: str, weights: _TrainerWeights) -> TrajectoryTable | None:
+        successes = [
+            row
+            for row in queries.stored_successes(session, task_id)
+            if not any((row.version_min or 0) <= version <= (row.version_max or 0) for version in weights.lost)
+        ]
+        ages = [weights.version - (row.version_min or 0) for row in successes]
         chosen = select_success(ages, self._config.curation.experience_pool)
         return None if chosen is None else successes[chosen]
 
-    def _fresh_ranges(self, step: StepRecord, trainer_version: int, source: Source) -> list[tuple[int, int]]:
+    def _fresh_ranges(self, step: StepRecord, weights: _TrainerWeights, source: Source) -> list[tuple[int, int]]:
         if not step.logprobs_T:
             return []
         bound = self._config.curation.experience_pool.max_age if source == "pool" else self._config.batch.max_staleness
-        return trainable_ranges(_spans(step), trainer_version, bound)
+        return trainable_ranges(_spans(step), weights.version, bound, weights.lost)
 
-    def _issue(self, session: Session, trainer_version: int, candidates: Sequence[_Candidate]) -> Batch:
+    def _issue(self, session: Session, weights: _TrainerWeights, candidates: Sequence[_Candidate]) -> Batch:
         batch = BatchTable(
             batch_id=work.new_id("batch"),
-            trainer_version=trainer_version,
+            trainer_version=weights.version,
+            trainer_digest=weights.digest,
             state="issued",
             created_s=self._store.now(),
             metrics={},
@@ -170,6 +276,7 @@ class BatchBuilder:
             for row, source in candidate.members:
                 for index in range(row.n_steps) if row.n_steps else (NO_STEP,):
                     ranges = candidate.trainable.get((row.rollout_id, index), [])
+                    reason = "no_steps" if index == NO_STEP else candidate.reasons.get((row.rollout_id, index))
                     session.add(
                         BatchMemberTable(
                             batch_id=batch.batch_id,
@@ -178,7 +285,7 @@ class BatchBuilder:
                             index=index,
                             source=source,
                             trainable=[list(item) for item in ranges],
-                            reason=None if ranges else "no_steps" if index == NO_STEP else "stale",
+                            reason=reason,
                         )
                     )
         session.flush()

@@ -12,7 +12,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dart_agent.types import Purpose
-from dart_train.data_manager.store.models import GroupTable, TrajectoryTable
+from dart_train.curation.lineage import VersionIdentity
+from dart_train.data_manager.store.models import GroupTable, QuarantinedStepTable, TrajectoryTable, VersionTable
 
 SUCCESS_WINDOW = 256
 """Latest successes of a family that the length budget looks at."""
@@ -146,3 +147,30 @@ def stored_successes(session: Session, task_id: str) -> Sequence[TrajectoryTable
         TrajectoryTable.version_min.is_not(None),
     )
     return session.scalars(query.order_by(TrajectoryTable.seq.desc())).all()
+
+
+def version_identities(session: Session) -> list[VersionIdentity]:
+    """Read the identity of every registered version.
+
+    Args:
+        session: The transaction.
+
+    Returns:
+        The identities, by number.
+    """
+    query = select(VersionTable.version, VersionTable.digest, VersionTable.parent).order_by(VersionTable.version)
+    return [VersionIdentity(*row) for row in session.execute(query)]
+
+
+def quarantined_steps(session: Session, rollout_id: str) -> set[int]:
+    """Read which steps of a rollout are quarantined.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        Their indices.
+    """
+    query = select(QuarantinedStepTable.index).where(QuarantinedStepTable.rollout_id == rollout_id)
+    return set(session.scalars(query))

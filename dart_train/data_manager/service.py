@@ -7,11 +7,13 @@ operations run on one thread, so that the database has one writer. Non-goals: ru
 from __future__ import annotations
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import (
     AssignmentReply,
+    BatchFailure,
     BatchReply,
     BatchReport,
     DataManagerStats,
@@ -23,7 +25,8 @@ from dart_agent.data_client.wire import (
     VersionReply,
 )
 from dart_agent.errors import StoreError
-from dart_train.data_manager import status
+from dart_train.curation.lineage import lost_versions
+from dart_train.data_manager import queries, status
 from dart_train.data_manager.batches import BatchBuilder
 from dart_train.data_manager.catalog import TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
@@ -205,18 +208,19 @@ class DataManager:
             rows, next_after = list_trajectories(session, phase, after, limit)
             return TrajectoryPage(trajectories=rows, next_after=next_after)
 
-    def next_batch(self, trainer_version: int) -> BatchReply:
+    def next_batch(self, trainer_version: int, trainer_digest: str | None = None) -> BatchReply:
         """Return the next batch where there is one now.
 
         Args:
             trainer_version: Present version of the trainer.
+            trainer_digest: Digest of its weights; None: not known.
 
         Returns:
             The batch, and whether one may still come.
         """
         with self._store.begin() as session:
             self._scheduler.expire(session)
-            batch = self._batches.next(session, trainer_version)
+            batch = self._batches.next(session, trainer_version, trainer_digest)
             return BatchReply(batch=batch, training_active=batch is not None or status.training(session))
 
     def batch_done(self, batch_id: str, report: BatchReport) -> int:
@@ -232,11 +236,24 @@ class DataManager:
         with self._store.begin() as session:
             return self._batches.done(session, batch_id, report)
 
-    def publish(self, record: VersionRecord) -> VersionReply:
-        """Register a published policy; a version belongs to one path for ever.
+    def batch_failed(self, batch_id: str, failure: BatchFailure) -> int:
+        """Set aside what makes a batch impossible to train on, and give the rest of it free.
 
         Args:
-            record: The version and its path.
+            batch_id: The batch.
+            failure: Why, and which steps are to blame.
+
+        Returns:
+            Number of batches that failed since the last one that was trained on.
+        """
+        with self._store.begin() as session:
+            return self._batches.fail(session, batch_id, failure)
+
+    def publish(self, record: VersionRecord) -> VersionReply:
+        """Register a published policy; a version belongs to one path and to one digest for ever.
+
+        Args:
+            record: The version with its path and its identity.
 
         Returns:
             The newest version.
@@ -244,18 +261,46 @@ class DataManager:
         with self._store.begin() as session:
             known = session.get(VersionTable, record.version)
             if known is None:
-                session.add(VersionTable(version=record.version, path=record.path, created_s=self._store.now()))
-                self._store.record_event(session, "version_published", version=record.version)
+                self._add_version(session, record)
             elif known.path != record.path:
                 raise StoreError(f"version {record.version} is registered with another path: {known.path}")
+            elif known.digest is None:
+                known.digest, known.parent = record.digest, record.parent
+            elif record.digest is not None and known.digest != record.digest:
+                raise StoreError(f"version {record.version} is registered with other weights: {known.digest}")
         return self.latest()
+
+    def _add_version(self, session: Session, record: VersionRecord) -> None:
+        newest = session.scalar(select(func.max(VersionTable.version)))
+        before = None if newest is None else session.get(VersionTable, newest)
+        known_lost = (
+            frozenset() if before is None else lost_versions(queries.version_identities(session), before.digest)
+        )
+        session.add(
+            VersionTable(
+                version=record.version,
+                path=record.path,
+                digest=record.digest,
+                parent=record.parent,
+                created_s=self._store.now(),
+            )
+        )
+        session.flush()
+        self._store.record_event(session, "version_published", version=record.version)
+        lost = lost_versions(queries.version_identities(session), record.digest) - known_lost
+        if lost:
+            self._store.record_event(session, "versions_lost", version=record.version, lost=sorted(lost))
 
     def latest(self) -> VersionReply:
         """Return the newest published policy."""
         with self._store.begin() as session:
             newest = session.scalar(select(func.max(VersionTable.version)))
             row = None if newest is None else session.get(VersionTable, newest)
-            return VersionReply(latest=None if row is None else VersionRecord(version=row.version, path=row.path))
+            if row is None:
+                return VersionReply(latest=None)
+            return VersionReply(
+                latest=VersionRecord(version=row.version, path=row.path, digest=row.digest, parent=row.parent)
+            )
 
     def stats(self) -> DataManagerStats:
         """Return the numbers of the data manager."""

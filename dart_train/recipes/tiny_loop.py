@@ -3,9 +3,9 @@
     python dart_train/recipes/tiny_loop.py runs/demo/warm --updates 20
 
 Role: to be read, and changed to try an idea before building it in. Rule: one desktop, one thread of control, Gymnasium's own interface; the
-policy samples, the evaluator scores, the mean over the group's steps is the baseline, one gradient step follows. Because the step follows at once,
-the sampling policy is the trained one: no importance weights, no clipping. Non-goals: speed (`dart-train run` overlaps sampling and
-training on four desktops), resuming, evaluation.
+policy samples, the evaluator scores, the mean over the group's steps is the baseline, one gradient step follows. Because the step follows
+at once, the sampling policy is the trained one: no importance weights, no clipping. Non-goals: speed (`dart-train run` overlaps sampling
+and training on four desktops), resuming, evaluation.
 """
 
 from __future__ import annotations

@@ -144,16 +144,22 @@ class StepTable(StoreBase):
 
 
 class VersionTable(StoreBase):
-    """A published policy."""
+    """A published policy; `digest` is that of its weights, `parent` that of the weights it was trained from."""
 
     __tablename__ = "versions"
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     path: Mapped[str]
     created_s: Mapped[float]
+    digest: Mapped[str | None]
+    parent: Mapped[str | None]
 
 
 class BatchTable(StoreBase):
-    """A training batch; `state` is issued (the trainer has it) or done (it became policy `version`)."""
+    """A training batch, formed for the trainer's weights `trainer_digest`.
+
+    `state` is issued (the trainer has it), done (it became policy `version`), failed (it cannot be trained on, see `cause`) or withdrawn
+    (the weights that it was formed for are lost).
+    """
 
     __tablename__ = "batches"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -164,6 +170,8 @@ class BatchTable(StoreBase):
     created_s: Mapped[float]
     done_s: Mapped[float | None]
     metrics: Mapped[dict[str, Any]]
+    trainer_digest: Mapped[str | None]
+    cause: Mapped[str | None]
 
 
 class BatchMemberTable(StoreBase):
@@ -177,6 +185,17 @@ class BatchMemberTable(StoreBase):
     source: Mapped[str]
     trainable: Mapped[list[Any]]
     reason: Mapped[str | None]
+
+
+class QuarantinedStepTable(StoreBase):
+    """A step that made a batch impossible to train on: it is never trained on again, its trajectory stays in the baseline."""
+
+    __tablename__ = "quarantined_steps"
+    rollout_id: Mapped[str] = mapped_column(primary_key=True)
+    index: Mapped[int] = mapped_column(primary_key=True)
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.batch_id"))
+    cause: Mapped[str]
+    at_s: Mapped[float]
 
 
 class EventTable(StoreBase):

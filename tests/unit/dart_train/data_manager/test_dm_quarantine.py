@@ -1,0 +1,109 @@
+"""A batch that cannot be trained on: its culprits are set aside, the rest is issued again, and failures in a row are counted."""
+
+from __future__ import annotations
+
+import pytest
+from data_manager_harness import DataManagerHarness
+from sqlalchemy import select
+
+from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, StepReference
+from dart_agent.errors import StoreError
+from dart_train.data_manager.store.models import BatchMemberTable, EventTable, QuarantinedStepTable
+
+MIXED = [1.0, 0.0, 0.0, 0.0]
+
+
+def fail(harness: DataManagerHarness, batch: Batch, *rows: int) -> int:
+    culprits = [StepReference(rollout_id=batch.rows[row].rollout_id, index=batch.rows[row].step.index) for row in rows]
+    return harness.manager.batch_failed(
+        batch.batch_id, BatchFailure(cause="image 1234 cannot be read", culprits=culprits)
+    )
+
+
+def keys(batch: Batch) -> set[tuple[str, int]]:
+    return {(row.rollout_id, row.step.index) for row in batch.rows}
+
+
+def test_the_rest_of_a_failed_batch_is_issued_again(harness: DataManagerHarness) -> None:
+    harness.phase()
+    groups = {harness.group(MIXED), harness.group(MIXED)}
+    first = harness.must_batch()
+    assert fail(harness, first, 0, 5) == 1
+    again = harness.must_batch()
+    assert again.batch_id != first.batch_id
+    assert {group.group_id for group in again.groups} == groups
+    assert keys(again) == keys(first) - {(first.rows[row].rollout_id, first.rows[row].step.index) for row in (0, 5)}
+    assert again.excluded_steps == {"quarantined": 2}
+    assert sum(len(group.members) for group in again.groups) == 8, "all members stay in the baseline"
+
+
+def test_quarantine_is_state_and_event_and_survives_a_restart(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.group(MIXED)
+    harness.group(MIXED)
+    first = harness.must_batch()
+    fail(harness, first, 3)
+    harness.restart()
+    assert len(harness.must_batch().rows) == len(first.rows) - 1
+    with harness.store.begin() as session:
+        (row,) = session.scalars(select(QuarantinedStepTable)).all()
+        assert (row.rollout_id, row.index) == (first.rows[3].rollout_id, first.rows[3].step.index)
+        assert (row.batch_id, row.cause) == (first.batch_id, "image 1234 cannot be read")
+        (event,) = session.scalars(select(EventTable).where(EventTable.kind == "batch_failed")).all()
+        assert event.data == {
+            "batch_id": first.batch_id,
+            "cause": "image 1234 cannot be read",
+            "quarantined": [[row.rollout_id, row.index]],
+        }
+        marked = select(BatchMemberTable).where(BatchMemberTable.batch_id == first.batch_id)
+        assert [member.reason for member in session.scalars(marked) if member.reason] == ["quarantined"]
+
+
+def test_without_culprits_all_of_the_batch_is_set_aside(harness: DataManagerHarness) -> None:
+    harness.phase()
+    groups = [harness.group(MIXED), harness.group(MIXED)]
+    assert fail(harness, harness.must_batch()) == 1
+    assert harness.batch() is None
+    assert {harness.state_of(group) for group in groups} == {("dropped", "quarantined")}
+    fresh = {harness.group(MIXED), harness.group(MIXED)}
+    assert {group.group_id for group in harness.must_batch().groups} == fresh
+
+
+def test_a_group_of_which_nothing_is_left_is_dropped(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.group(MIXED)
+    harness.group(MIXED)
+    batch = harness.must_batch()
+    gone = batch.rows[0].group_id
+    fail(harness, batch, *(row for row, each in enumerate(batch.rows) if each.group_id == gone))
+    assert harness.batch() is None
+    assert harness.state_of(gone) == ("dropped", "quarantined")
+
+
+def test_failures_in_a_row_are_counted_until_a_batch_succeeds(harness: DataManagerHarness) -> None:
+    harness.phase()
+    for _ in range(3):
+        harness.group(MIXED)
+    batch = harness.must_batch()
+    assert fail(harness, batch, 0) == 1
+    assert fail(harness, batch, 0) == 1, "a repeated report counts once"
+    assert fail(harness, harness.must_batch(), 0) == 2
+    good = harness.must_batch()
+    harness.manager.batch_done(good.batch_id, BatchReport(version=1))
+    with pytest.raises(StoreError, match="was trained on"):
+        fail(harness, good, 0)
+    harness.group(MIXED)
+    harness.group(MIXED)
+    assert fail(harness, harness.must_batch(), 0) == 1
+
+
+def test_a_culprit_that_is_not_in_the_batch_is_refused(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.group(MIXED)
+    harness.group(MIXED)
+    batch = harness.must_batch()
+    stranger = BatchFailure(cause="?", culprits=[StepReference(rollout_id="roll_x", index=0)])
+    with pytest.raises(StoreError, match="step 0 of rollout roll_x is not in batch"):
+        harness.manager.batch_failed(batch.batch_id, stranger)
+    with pytest.raises(StoreError, match="there is no batch"):
+        harness.manager.batch_failed("batch_x", stranger)
