@@ -3,7 +3,6 @@
 PYTHON_BOOT ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-OSWORLD := .osworld-client
 # On CI a failed test is run once more by itself; the summary names it, and it is a defect to be fixed all the same.
 RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 # Processes that share the files of tests of the first two tiers. ARGS=-n0 runs all in this one, for a debugger.
@@ -110,9 +109,7 @@ image-desktop:
 	@$(PY) vm_images/build.py build desktop
 
 osworld-client:
-	@test -x $(OSWORLD)/bin/python || $(PYTHON_BOOT) -m venv $(OSWORLD)
-	@$(OSWORLD)/bin/pip install --quiet --no-deps desktop-env==1.0.2
-	@$(OSWORLD)/bin/pip install --quiet -r tests/support/osworld_client.txt
+	@$(PYTHON_BOOT) server/deploy/osworld_environment.py
 
 scorer:
 	@$(VENV)/bin/dart-envs scorer install

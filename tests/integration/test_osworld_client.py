@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sqlite3
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -23,7 +24,7 @@ from typing import Any
 import live_host
 import osworld_data
 import pytest
-from osworld_client import CLIENT, DEBUGGING_PORT, OSWORLD_PORT, Call, Client
+from osworld_client import CLIENT, DEBUGGING_PORT, OSWORLD_PORT, Call, Client, driver
 from served_farm import served_farm
 
 from dart_envs.farm.client import AsyncFarmClient
@@ -54,28 +55,54 @@ def farm_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield url
 
 
+@pytest.fixture(scope="module")
+def driven(farm_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """The farm, and the interpreter with OSWorld's client."""
+    with driver(tmp_path_factory.mktemp("driver")) as path:
+        yield farm_url, path
+
+
 @asynccontextmanager
-async def leased(farm_url: str, shape: DesktopShape, cache_dir: Path) -> AsyncIterator[Client]:
+async def leased(driven: tuple[str, Path], shape: DesktopShape, cache_dir: Path) -> AsyncIterator[Client]:
+    farm_url, path = driven
     async with (
         await AsyncFarmClient.connect(farm_url) as farm,
         await farm.lease(shape, ttl_s=120.0, wait_s=400.0) as lease,
         lease.tunnel(OSWORLD_PORT) as address,
         lease.tunnel(DEBUGGING_PORT) as debugging,
     ):
-        yield Client(lease, address, debugging, cache_dir)
+        yield Client(path, lease, address, debugging, cache_dir)
 
 
 @pytest.fixture
-async def client(farm_url: str, tmp_path: Path) -> AsyncIterator[Client]:
-    async with leased(farm_url, SHAPE, tmp_path) as client:
+async def client(driven: tuple[str, Path], tmp_path: Path) -> AsyncIterator[Client]:
+    async with leased(driven, SHAPE, tmp_path) as client:
         yield client
 
 
 @pytest.fixture
-async def browser(farm_url: str, tmp_path: Path) -> AsyncIterator[Client]:
+async def browser(driven: tuple[str, Path], tmp_path: Path) -> AsyncIterator[Client]:
     live_host.require_image(BROWSER_SHAPE.image)
-    async with leased(farm_url, BROWSER_SHAPE, tmp_path) as client:
+    async with leased(driven, BROWSER_SHAPE, tmp_path) as client:
         yield client
+
+
+@pytest.mark.desktop
+@pytest.mark.skipif(not CLIENT.exists(), reason="OSWorld's client is not installed: run `make osworld-client`")
+def test_the_client_is_imported_as_its_users_import_it() -> None:
+    """In one interpreter with this project's client, as the documentation shows it, and with the metrics that the set-up imports."""
+    program = (
+        "from desktop_env.controllers.python import PythonController\n"
+        "from desktop_env.controllers.setup import SetupController\n"
+        "from desktop_env.evaluators.metrics import compare_image_text\n"
+        "from dart_envs.farm.client import AsyncFarmClient\n"
+        "print(PythonController.__module__, SetupController.__module__)\n"
+    )
+    done = subprocess.run([str(CLIENT), "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (
+        0,
+        "desktop_env.controllers.python desktop_env.controllers.setup\n",
+    ), done.stderr[-2000:]
 
 
 async def test_the_tunnel_leads_to_osworlds_paths_only(client: Client) -> None:

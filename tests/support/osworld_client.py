@@ -1,6 +1,7 @@
 """OSWorld's own client bound to a live desktop, for the tests that run it unchanged.
 
-Role: `Client` runs calls of the controllers in the interpreter that has them (`make osworld-client`), through the tunnels of a lease.
+Role: `driver` starts the interpreter that has the controllers (`make osworld-client`); `Client` runs calls of them there, through the
+tunnels of a lease.
 Rule: what the client is told is what OSWorld's own runner tells it: addresses, ports, a cache directory, the password.
 """
 
@@ -10,6 +11,9 @@ import asyncio
 import base64
 import json
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +29,26 @@ Call = tuple[str, str, list[Any], dict[str, Any]]
 Answer = dict[str, Any]
 
 
+@contextmanager
+def driver(directory: Path) -> Iterator[Path]:
+    """The Unix socket of an interpreter that has imported OSWorld's client; it ends with the block."""
+    path = directory / "driver.sock"
+    with path.with_suffix(".log").open("w", encoding="utf-8") as log:
+        command = [str(CLIENT), str(DRIVER), str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n", path.with_suffix(".log").read_text(encoding="utf-8")
+                yield path
+            finally:
+                process.terminate()
+
+
 class Client:
     """OSWorld's controllers, bound to one desktop."""
 
-    def __init__(self, lease: AsyncLease, address: Address, debugging: Address, cache_dir: Path) -> None:
+    def __init__(self, driver: Path, lease: AsyncLease, address: Address, debugging: Address, cache_dir: Path) -> None:
+        self.driver = driver
         self.lease = lease
         self.address = address
         self.debugging = debugging
@@ -37,13 +57,13 @@ class Client:
     async def run(self, *calls: Call) -> list[Answer]:
         """What came of each call, in order."""
         host, port = self.address
-        child = await asyncio.create_subprocess_exec(
-            str(CLIENT), str(DRIVER), host, str(port), str(self.debugging[1]), str(self.cache_dir),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, err = await child.communicate(json.dumps(calls).encode())
-        answers = [json.loads(line[1:]) for line in out.decode().split("\n") if line.startswith("\x1e")]
-        assert len(answers) == len(calls), err.decode()[-2000:]
+        asked = {"host": host, "port": port, "chromium_port": self.debugging[1], "cache_dir": str(self.cache_dir)}
+        reader, writer = await asyncio.open_unix_connection(self.driver)
+        writer.write(json.dumps(asked | {"calls": calls}).encode())
+        writer.write_eof()
+        answers = [json.loads(line) for line in (await reader.read()).splitlines()]
+        writer.close()
+        assert len(answers) == len(calls), self.driver.with_suffix(".log").read_text(encoding="utf-8")[-2000:]
         return answers
 
     async def python(self, method: str, *arguments: Any) -> Any:
