@@ -36,7 +36,7 @@ DRAG_STEPS = 8
 """Intermediate pointer moves of a drag: toolkits start dragging only after they saw the pointer move with the
 button down."""
 DRAG_STEP_MS = 12
-MULTI_CLICK_GAP_MS = 40
+MULTI_CLICK_GAP_MS = 20
 
 
 @dataclass(frozen=True, slots=True)

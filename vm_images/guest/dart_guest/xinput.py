@@ -39,8 +39,8 @@ PUT_DOWN_KEYSYM = keymap.NAMED_KEYSYMS["pause"]
 POLL_S = 0.1
 """How often what waits for an answer looks at the clock."""
 
-DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.45, 10
-"""Two presses closer than this in time and place are taken for a double click: more than any toolkit's 0.4 s and 5 to 8 pixels."""
+DOUBLE_CLICK_S, DOUBLE_CLICK_PX = 0.55, 10
+"""Two presses closer than this in time and place are taken for a double click: more than Chromium's 0.5 s and any toolkit's 8 pixels."""
 
 SHIFT_KEYSYM, ALTGR_KEYSYM = 0xFFE1, 0xFE03
 WHEEL_UP, WHEEL_DOWN, WHEEL_LEFT, WHEEL_RIGHT = 4, 5, 6, 7
