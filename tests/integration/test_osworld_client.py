@@ -90,7 +90,7 @@ async def browser(driven: tuple[str, Path], tmp_path: Path) -> AsyncIterator[Cli
 @pytest.mark.desktop
 @pytest.mark.skipif(not CLIENT.exists(), reason="OSWorld's client is not installed: run `make osworld-client`")
 def test_the_client_is_imported_as_its_users_import_it() -> None:
-    """In one interpreter with this project's client, as the documentation shows it, and with the metrics that the set-up imports."""
+    """In one interpreter with this project's client, as the documentation shows it, and with the metrics that the setup imports."""
     program = (
         "from desktop_env.controllers.python import PythonController\n"
         "from desktop_env.controllers.setup import SetupController\n"

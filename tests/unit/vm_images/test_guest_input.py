@@ -94,11 +94,11 @@ CLICK = (events.Button(1, True), events.Button(1, False))
 
 
 def test_clicks_of_two_steps_are_never_a_double_click(connection: xinput.XInput) -> None:
-    waits = ("sleep", pytest.approx(0.35))
+    waits = ("sleep", pytest.approx(0.45))
     asked(connection, events.Move(5, 6), *CLICK)
     connection.display.now_s += 0.1
     assert asked(connection, events.Move(9, 9), *CLICK) == [("move", 9, 9), waits, ("down", 1), ("up", 1)]
-    connection.display.now_s += 0.5
+    connection.display.now_s += 0.6
     assert asked(connection, *CLICK) == [("down", 1), ("up", 1)]
 
 
