@@ -185,6 +185,12 @@ class FakeLease(FakeDesktop, FakeLiveView):
     async def release(self) -> None:
         self.released = self.lost = True
 
+    def reference(self) -> str:
+        return f"fake#{self.lease_id}"
+
+    async def detach(self) -> None:
+        self.lost = True
+
     def _enter(self, method: str) -> None:
         if self.lost:
             raise LeaseLostError(f"Lease {self.lease_id} has ended.")
@@ -235,6 +241,20 @@ class FakeFarm:
         if self.on_lease is not None:
             self.on_lease(lease)
         return lease
+
+    async def attach(self, reference: str, *, takeover: bool = False) -> FakeLease:
+        """The desktop of a lease that was not released, under the same id; its former holder cannot use it any more."""
+        held = next((one for one in reversed(self.leases) if one.reference() == reference and not one.released), None)
+        if held is None:
+            raise FarmError(f"There is no lease {reference}.", code=ErrorCode.NOT_FOUND)
+        held.lost = True
+        lease = FakeLease(self, held.lease_id, held.shape, held.setup_key)
+        lease.state = held.state
+        self.leases.append(lease)
+        return lease
+
+    async def delete_snapshot(self, name: str) -> None:
+        del self.states[name]
 
     async def acquire_setup(self, key: str, wait_s: float) -> SetupGrant:
         """One builder per key; the others wait up to `wait_s`."""
