@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from dart_agent.prompts.history import History, Turn
+from dart_agent.prompts.history import History, HistorySettings, Turn
 from dart_envs.action_formats import ActionFormat, ParsedAnswer, ParseError, format_names, make_format
 from dart_envs.action_formats.uitars import SCROLL_CLICKS, parse
 from dart_envs.observations.geometry import Coordinates, PointMap, model_size, smart_size
@@ -48,9 +48,10 @@ _THOUSANDTHS = "x and y run from 0 to 1000 along the width and the height of the
 class PromptSpec:
     """How prompts look, and how their answers are read.
 
-    images: pictures per prompt, the present one included. past_actions: how many earlier answers are repeated as text (None: all; a format
-    decides by itself). multiple, min_pixels, max_pixels: model-input images have sides of this multiple and as many pixels; without
-    min_pixels a screen is never enlarged. format: how a checkpoint is asked and answers; None: our own wording, in UI-TARS' language.
+    images: pictures per prompt, the present one included, where `history` is None. past_actions: how many earlier answers are repeated as
+    text (None: all; a format decides by itself). multiple, min_pixels, max_pixels: model-input images have sides of this multiple and as
+    many pixels; without min_pixels a screen is never enlarged. format: how a checkpoint is asked and answers; None: our own wording, in
+    UI-TARS' language. history: which turns a prompt shows; None: the last `images` screenshots and all answers.
     """
 
     preset: str
@@ -61,6 +62,7 @@ class PromptSpec:
     coordinates: Coordinates = "pixels"
     min_pixels: int | None = None
     format: ActionFormat | None = None
+    history: HistorySettings | None = None
 
     def picture_wh(self, screen_wh: tuple[int, int]) -> tuple[int, int]:
         """(width, height) of the model's input for a screen of (width, height)."""
@@ -104,10 +106,10 @@ PresetName = Annotated[str, AfterValidator(check_preset)]
 """The name of a preset in a configuration."""
 
 
-def preset(name: str, *, images: int | None = None) -> PromptSpec:
-    """A preset, with another number of images per prompt where given. Raises ValueError where there is none of that name."""
+def preset(name: str, *, images: int | None = None, history: HistorySettings | None = None) -> PromptSpec:
+    """A preset, with another number of images per prompt or another history where given. Raises ValueError where there is none of it."""
     spec = PRESETS.get(check_preset(name)) or _format_spec(make_format(name))
-    return spec if images is None else replace(spec, images=images)
+    return replace(spec, images=spec.images if images is None else images, history=history or spec.history)
 
 
 def _format_spec(action_format: ActionFormat) -> PromptSpec:
@@ -141,7 +143,9 @@ class PromptBuilder:
 
     def new_history(self) -> History:
         """An empty history for an episode."""
-        return History(self.spec.images)
+        return History(
+            self.spec.history or HistorySettings(policy="screens", keep=self.spec.images), summarise=action_line
+        )
 
     def model_image(self, screenshot: RgbImage) -> RgbImage:
         """The screenshot in the size that the model gets."""
@@ -157,15 +161,22 @@ class PromptBuilder:
 
     def build(self, observation: Observation, history: History) -> Prompt:
         """The prompt for the next step; the last image is the present screen."""
-        present = self.model_image(observation.screenshot)
-        turns = history.turns
-        shown = [turn.image for turn in turns if turn.image is not None]
-        if self.spec.format is None:
-            messages = _LAYOUTS[self.spec.preset](self.spec, observation.instruction, turns)
-        else:
-            picture_wh = (present.shape[1], present.shape[0])
-            messages = self.spec.format.messages(observation.instruction, turns, picture_wh)
+        return self.build_from(observation, self.model_image(observation.screenshot), history)
+
+    def build_from(self, observation: Observation, present: RgbImage, history: History) -> Prompt:
+        """The prompt for the next step, where `present` is the observation's screen in the size that the model gets."""
+        shown = [turn.image for turn in history.turns if turn.image is not None]
+        messages = self.messages(observation.instruction, history, (present.shape[1], present.shape[0]))
         return Prompt(messages, (*shown, present), self.points(observation.screenshot, present))
+
+    def messages(self, instruction: str, history: History, picture_wh: tuple[int, int]) -> tuple[Message, ...]:
+        """The messages of the next step's prompt; its last image is the present screen, of (width, height) `picture_wh`."""
+        if history.summary:
+            done = "".join(f"\n{number}. {line}" for number, line in enumerate(history.summary, 1))
+            instruction = f"{instruction}\n\nDone before the turns below:{done}"
+        if self.spec.format is not None:
+            return self.spec.format.messages(instruction, history.turns, picture_wh)
+        return _LAYOUTS[self.spec.preset](self.spec, instruction, history.turns)
 
 
 def action_line(text: str) -> str:

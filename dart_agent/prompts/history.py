@@ -1,15 +1,39 @@
 """What an episode has seen and said so far, as far as the next prompt needs it.
 
-Role: the last N model-input images with the answers that followed them. Rule: an image that no prompt can show any more is let go, so
-that an episode's memory does not grow with its length; all answers are kept (they are short). Non-goals: wording
-(`dart_agent.prompts.builder`).
+Role: the finished turns that the next prompt shows, by one of four policies. Rule: what a prompt showed stays in the next one, in the same
+place, unless the policy drops it; the turns then begin a new segment of the token stream. An image that no prompt can show any more is let
+go, so that an episode's memory does not grow with its length. Non-goals: wording (`dart_agent.prompts.builder`), tokens.
+
+    full      every screenshot and every answer                        one segment, until the context is full
+    screens   every answer, the last N screenshots                     a new segment with each screenshot that is dropped
+    window    the last N turns                                         drops more turns where the context is full
+    summary   the last N turns; of the earlier ones their actions      drops more turns where the context is full
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
+from pydantic import Field
+
+from dart_agent.strict_model import StrictModel
 from dart_envs.types import RgbImage
+
+HistoryPolicy = Literal["full", "screens", "window", "summary"]
+
+
+class HistorySettings(StrictModel):
+    """Which turns a prompt shows beside the present screen.
+
+    policy: see above. keep: N of the policy (the present screen is one of the screenshots, and not one of the turns). drop: how many are
+    dropped at once when there are more than N; more than one makes longer segments, of which an engine computes only what is new.
+    """
+
+    policy: HistoryPolicy = "screens"
+    keep: int = Field(default=1, ge=1, le=1024)
+    drop: int = Field(default=1, ge=1, le=1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +45,66 @@ class Turn:
 
 
 class History:
-    """Turns of one episode, oldest first; at most `images` pictures can be in a prompt, the coming one included."""
+    """Turns of one episode, oldest first.
 
-    def __init__(self, images: int) -> None:
-        self._images = images
+    Args:
+        settings: Which turns are shown.
+        summarise: From the answer of a dropped turn to its line in the summary.
+    """
+
+    def __init__(self, settings: HistorySettings, summarise: Callable[[str], str] = str) -> None:
+        self.settings = settings
+        self._summarise = summarise
         self._turns: list[Turn] = []
+        self._first_screen = 0
+        self._first_turn = 0
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """All finished steps."""
-        return tuple(self._turns)
+        """The finished turns that the next prompt shows."""
+        return tuple(self._turns[self._first_turn :])
 
-    def add(self, image: RgbImage, text: str) -> None:
-        """One more step is finished."""
+    @property
+    def first_turn(self) -> int:
+        """Number of turns that are shown no more; saved with an episode (`drop_before`)."""
+        return self._first_turn
+
+    @property
+    def first_screen(self) -> int:
+        """Index of the first turn whose screenshot is shown; saved with an episode (`drop_before`)."""
+        return self._first_screen
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """One line for each turn that is shown no more, oldest first; empty unless the policy is `summary`."""
+        if self.settings.policy != "summary":
+            return ()
+        return tuple(self._summarise(turn.text) for turn in self._turns[: self._first_turn])
+
+    def add(self, image: RgbImage | None, text: str) -> None:
+        """One more step is finished; its image may be missing where no prompt can show it any more."""
         self._turns.append(Turn(image, text))
-        old = len(self._turns) - self._images
-        if old >= 0:
-            self._turns[old] = Turn(None, self._turns[old].text)
+        settings, count = self.settings, len(self._turns)
+        if settings.policy == "screens" and count - self._first_screen >= settings.keep:
+            # The coming screen is one of those that are shown.
+            self.drop_before(self._first_turn, count - settings.keep + settings.drop)
+        elif settings.policy in ("window", "summary") and count - self._first_turn > settings.keep:
+            self.drop_before(count - settings.keep + settings.drop - 1, self._first_screen)
+
+    def shrink(self) -> bool:
+        """Drop the older half of the turns, because the context is full. False: this policy drops none, or there is none to drop."""
+        shown = len(self._turns) - self._first_turn
+        if self.settings.policy not in ("window", "summary") or not shown:
+            return False
+        self.drop_before(self._first_turn + (shown + 1) // 2, self._first_screen)
+        return True
+
+    def drop_before(self, first_turn: int, first_screen: int) -> None:
+        """Show neither turns before `first_turn` nor screenshots before `first_screen`."""
+        count = len(self._turns)
+        self._first_turn = max(self._first_turn, min(first_turn, count))
+        self._first_screen = max(self._first_screen, self._first_turn, min(first_screen, count))
+        for index in range(self._first_screen):
+            turn = self._turns[index]
+            if turn.image is not None:
+                self._turns[index] = Turn(None, turn.text)
