@@ -3,10 +3,12 @@
     AgentError
     ├── ConfigError             a setting or a file is wrong; found before anything starts (exit code 2)
     ├── PolicyUnavailableError           no policy worker can answer, or the request can never be answered
-    │   └── RequestRejected     the request itself is wrong (too long, no image); another worker would refuse it too
+    │   └── RequestRejected     the request itself is wrong (no image); another worker would refuse it too
+    │       └── ContextExceededError     its prompt and its longest answer do not fit into the model's context
     ├── WorkerError             one policy worker did not start, died, or answered nonsense
     │   └── WeightUpdateError   it could not take new weights; the old ones still serve, or it must be restarted
     └── StoreError              the data manager cannot be reached or refused
+        └── StoreRefusedError   it refused this one thing; repeating it is useless, other things may be taken
 
 Rule: one clear sentence with the fix. A text that is not an action is data (`dart_envs.action_formats.ParseError`), not an exception.
 """
@@ -30,6 +32,24 @@ class RequestRejected(PolicyUnavailableError):
     """The request can never be answered, by whichever worker."""
 
 
+class ContextExceededError(RequestRejected):
+    """The prompt and the longest allowed answer do not fit into the model's context; found before anything was sampled.
+
+    Args:
+        prompt_tokens: Exact length of the prompt, tokens of images included.
+        max_tokens: Greatest length of the answer.
+        context: Tokens that the model takes.
+    """
+
+    def __init__(self, prompt_tokens: int, max_tokens: int, context: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and the answer may have {max_tokens}, but the context is {context} tokens"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.context = context
+
+
 class WorkerError(AgentError):
     """One policy worker did not start, died, or answered nonsense."""
 
@@ -40,3 +60,7 @@ class WeightUpdateError(WorkerError):
 
 class StoreError(AgentError):
     """The data manager cannot be reached or refused."""
+
+
+class StoreRefusedError(StoreError):
+    """What was to be stored is refused for what it is."""

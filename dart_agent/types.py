@@ -49,13 +49,19 @@ class FinishReason(StrEnum):
 class PolicyRequest:
     """One model call: chat messages (text, with `{"type": "image"}` place holders) and the images they refer to, in order.
 
-    images: model-input images, uint8 [H, W, 3], already resized (`dart_agent.prompts.builder`).
+    images: model-input images, uint8 [H, W, 3], already resized (`dart_agent.prompts.builder`). image_sha256: their content hashes in the
+    same order, by which an engine finds features that it has computed before; empty: not known.
+    prefix_ids_P: ids that this prompt continues exactly: an earlier prompt and the answer sampled to it; empty: a new segment.
+    prefix_messages: how many of `messages` they cover; the last of these is the answer.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     images: tuple[RgbImage, ...]
     sampling: SamplingParams
     request_id: str
+    image_sha256: tuple[str, ...] = ()
+    prefix_ids_P: tuple[int, ...] = ()
+    prefix_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +125,65 @@ class Purpose(StrEnum):
     EVAL = "eval"
 
 
+class StopReason(StrEnum):
+    """Why a trajectory ended; exactly one is stored with each. Limits are scored by the evaluator on the desktop as it then is."""
+
+    DONE = "done"
+    """The policy said that the task is done."""
+    FAIL = "fail"
+    """The policy said that the task cannot be done."""
+    PARSE_ERROR = "parse_error"
+    """An answer was no action, and the recipe ends the episode then."""
+    MAX_STEPS = "max_steps"
+    """The budget of turns is used up."""
+    MAX_TOKENS = "max_tokens"
+    """The budget of sampled tokens is used up."""
+    WALL_CLOCK = "wall_clock"
+    """The budget of seconds is used up."""
+    LOOP = "loop"
+    """The same action was sampled on the same screen as often as is allowed."""
+    CONTEXT = "context"
+    """The next prompt and its answer do not fit into the model's context: earlier answers of the policy made it that long."""
+    BROKE_DESKTOP = "broke_desktop"
+    """The policy broke the desktop from the inside."""
+    FARM_FAULT = "farm_fault"
+    """The farm or the host failed; masked."""
+    EVALUATOR_ERROR = "evaluator_error"
+    """The evaluator raised; masked."""
+    CANCELLED = "cancelled"
+    """The caller stopped the episode; masked."""
+
+    @property
+    def end(self) -> EndReason:
+        """How the environment ended the episode: limits of every kind are its `max_steps`."""
+        return _END_OF_STOP.get(self) or EndReason(self.value)
+
+
+_END_OF_STOP = {
+    StopReason.PARSE_ERROR: EndReason.FAIL,
+    StopReason.MAX_TOKENS: EndReason.MAX_STEPS,
+    StopReason.WALL_CLOCK: EndReason.MAX_STEPS,
+    StopReason.LOOP: EndReason.MAX_STEPS,
+    StopReason.CONTEXT: EndReason.MAX_STEPS,
+}
+
+
+class Directive(StrEnum):
+    """What an episode does after a step was stored."""
+
+    CONTINUE = "continue"
+    PARK = "park"
+    """Stop at this turn, keep what was sampled, and let another turn continue later."""
+    CANCEL = "cancel"
+    """Nobody needs this episode any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkItem:
     """One rollout to run: handed out by the data manager, claimed by a rollout worker under a deadline.
 
-    task_id: `family/variation`, resolved by `dart_envs.tasks`. group_id: rollouts of one group share it.
+    task_id: `family/variation`, resolved by `dart_envs.tasks`. group_id: rollouts of one group share it. stored_steps: steps that an
+    earlier worker stored of it; the episode continues after them.
     """
 
     rollout_id: str
@@ -133,6 +193,7 @@ class WorkItem:
     sampling: SamplingParams
     max_steps: int
     phase: str = ""
+    stored_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +207,16 @@ class Trajectory:
     phase: str
     steps_S: tuple[StepRecord, ...]
     reward: float | None
-    end: EndReason
+    stop: StopReason
     cause: str | None
     started_at_s: float
     duration_s: float
     info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> EndReason:
+        """How the environment ended it."""
+        return self.stop.end
 
 
 class WorkSource(Protocol):
@@ -161,7 +227,7 @@ class WorkSource(Protocol):
         ...
 
     async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
-        """Store a finished trajectory; `images` by sha256. Idempotent by rollout id."""
+        """Store a finished trajectory; `images` by sha256. Idempotent by rollout id. Raises StoreRefusedError where it is refused."""
         ...
 
     async def abandon(self, rollout_id: str, cause: str) -> None:

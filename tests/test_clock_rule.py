@@ -19,7 +19,6 @@ ALLOWED = {
     "dart_agent/inference/component.py": "the time of a metric line; it moves with the inference workers",
     "dart_agent/inference/engine/server.py": "durations in the engine's own process; they move with the inference workers",
     "dart_agent/inference/worker_process.py": "probes and stops of engine processes; they move with the inference workers",
-    "dart_agent/rollouts/worker.py": "heartbeats and the give-back of work; they move with the rollout worker",
 }
 """Files that still read the machine's time, each with the reason. The list only gets shorter."""
 

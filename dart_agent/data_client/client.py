@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -19,7 +19,8 @@ import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from dart_agent.data_client.image_store import BlobStorage, ImageStore
-from dart_agent.data_client.payloads import TrajectoryPayload
+from dart_agent.data_client.payloads import StreamStepPayload, TrajectoryPayload
+from dart_agent.data_client.token_stream import StreamReader
 from dart_agent.data_client.wire import (
     AbandonRequest,
     AssignmentReply,
@@ -32,16 +33,22 @@ from dart_agent.data_client.wire import (
     DataManagerStats,
     EpisodeResult,
     HeartbeatRequest,
+    ParkRequest,
     PhaseSpec,
     PhaseStatus,
     ReleaseRequest,
+    RestartRequest,
+    SavedEpisodeReply,
+    StoreStepReply,
+    StoreStepRequest,
     StoreTrajectoryReply,
     TrajectoryPage,
     VersionRecord,
     VersionReply,
 )
-from dart_agent.errors import StoreError
-from dart_agent.types import Trajectory, WorkItem
+from dart_agent.errors import StoreError, StoreRefusedError
+from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
+from dart_agent.types import Directive, StepRecord, Trajectory, WorkItem
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
@@ -51,6 +58,7 @@ _RESULTS = TypeAdapter(list[EpisodeResult])
 INITIAL_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 REQUEST_TIMEOUT_S = 60.0
+CONFLICT = 409
 
 
 class DataManagerError(StoreError):
@@ -59,6 +67,10 @@ class DataManagerError(StoreError):
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class DataManagerRefusedError(DataManagerError, StoreRefusedError):
+    """The data manager refused, or would refuse, what it was given."""
 
 
 class DataManagerClient:
@@ -107,10 +119,68 @@ class DataManagerClient:
         """Extend the deadlines of everything `worker_id` holds; returns how many rollouts that is."""
         return (await self._post("/work/heartbeat", HeartbeatRequest(worker_id=worker_id), CountReply)).count
 
-    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
-        """Store images, then the trajectory. Idempotent. Raises DataManagerError when a hash does not fit its image."""
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage], *, stored_steps: int = 0) -> None:
+        """Store images, then the trajectory. Idempotent. Raises DataManagerError when a hash does not fit its image.
+
+        stored_steps: so many of its steps are stored already and are not sent again, unless the data manager holds others.
+        """
         await asyncio.to_thread(self._put_images, images)
-        await self._post("/trajectories", TrajectoryPayload.from_value(trajectory), StoreTrajectoryReply)
+        for left_out in dict.fromkeys((stored_steps, 0)):
+            try:
+                payload = await asyncio.to_thread(TrajectoryPayload.from_value, trajectory, left_out)
+            except ValueError as error:
+                raise DataManagerRefusedError(f"rollout {trajectory.rollout_id} cannot be stored: {error}") from error
+            try:
+                await self._post("/trajectories", payload, StoreTrajectoryReply)
+                return
+            except DataManagerError as error:
+                if not left_out or error.status != CONFLICT:
+                    raise
+
+    async def store_step(
+        self,
+        worker_id: str,
+        rollout_id: str,
+        steps_S: Sequence[StepRecord],
+        segment: int,
+        images: Mapping[str, RgbImage],
+        state: EpisodeState,
+    ) -> tuple[int, Directive]:
+        """Store the newest step of an unfinished rollout with its images. Idempotent by rollout and index.
+
+        Args:
+            worker_id: The worker that has the rollout.
+            rollout_id: The rollout.
+            steps_S: Its steps; the last one is stored.
+            segment: Segment of the step before.
+            images: New images by hash.
+            state: The episode after the step.
+
+        Returns:
+            The segment of the step, and what the episode does next.
+        """
+        await asyncio.to_thread(self._put_images, images)
+        step = StreamStepPayload.from_value(steps_S[-1], steps_S[-2] if len(steps_S) > 1 else None, segment)
+        request = StoreStepRequest(worker_id=worker_id, rollout_id=rollout_id, step=step, state=state)
+        return step.segment, (await self._post("/rollouts/steps", request, StoreStepReply)).directive
+
+    async def park(self, worker_id: str, rollout_id: str, state: EpisodeState) -> None:
+        """Leave an unfinished rollout to whoever is assigned it next."""
+        request = ParkRequest(worker_id=worker_id, rollout_id=rollout_id, state=state)
+        await self._post("/work/park", request, CountReply)
+
+    async def saved_episode(self, rollout_id: str) -> SavedEpisode | None:
+        """What is stored of an unfinished rollout, None where nothing is."""
+        reply = SavedEpisodeReply.model_validate_json(await self._call("GET", f"/rollouts/{rollout_id}/state"))
+        if reply.state is None:
+            return None
+        reader = StreamReader()
+        return SavedEpisode(reply.state, tuple(step.to_value(reader) for step in reply.steps))
+
+    async def restart(self, worker_id: str, rollout_id: str, cause: str) -> None:
+        """Drop the stored steps of an unfinished rollout that this worker begins anew."""
+        request = RestartRequest(worker_id=worker_id, rollout_id=rollout_id, cause=cause[:500])
+        await self._post("/work/restart", request, CountReply)
 
     async def abandon(self, rollout_id: str, cause: str) -> None:
         """Give a claimed rollout back; it is handed out again."""
@@ -175,7 +245,7 @@ class DataManagerClient:
         for sha256, image in images.items():
             stored = self.images.put(image)
             if stored != sha256:
-                raise DataManagerError(f"image {sha256} has the content hash {stored}")
+                raise DataManagerRefusedError(f"image {sha256} has the content hash {stored}")
 
     async def _post(
         self, path: str, body: BaseModel, reply: type[_Reply], timeout_s: float = REQUEST_TIMEOUT_S
@@ -210,7 +280,7 @@ class DataManagerClient:
                 continue
             if reply.is_success:
                 return reply.content
-            raise DataManagerError(
+            raise DataManagerRefusedError(
                 f"data manager: {_detail(reply)} ({method} {path}, {reply.status_code})", reply.status_code
             )
 

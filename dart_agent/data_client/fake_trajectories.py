@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from dart_agent.types import FinishReason, StepRecord, Trajectory, VersionSpan, WorkItem
+from dart_agent.types import FinishReason, StepRecord, StopReason, Trajectory, VersionSpan, WorkItem
 from dart_envs.hashing import image_sha256
 from dart_envs.types import EndReason, RgbImage
 
@@ -72,7 +72,7 @@ def fake_trajectory(
             phase=item.phase,
             steps_S=rows,
             reward=reward,
-            end=end,
+            stop=StopReason(end.value),
             cause=None if reward is not None else "fake fault",
             started_at_s=started_at_s,
             duration_s=duration_s,

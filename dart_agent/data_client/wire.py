@@ -9,6 +9,10 @@ Non-goals: no behaviour.
     POST /work/heartbeat        HeartbeatRequest                    extends the deadlines of what a worker holds
     POST /work/abandon          AbandonRequest
     POST /work/release          ReleaseRequest -> CountReply      a worker is gone: hand its rollouts out again at once
+    POST /work/park             ParkRequest -> CountReply    an unfinished rollout that anyone may continue
+    POST /work/restart          RestartRequest -> CountReply the stored steps of an unfinished rollout are dropped
+    POST /rollouts/steps        StoreStepRequest -> StoreStepReply  as they happen; idempotent by rollout id and index
+    GET  /rollouts/{id}/state   -> SavedEpisodeReply
     POST /trajectories          TrajectoryPayload -> StoreTrajectoryReply  idempotent by rollout id
     GET  /trajectories          ?phase=&after=&limit= -> TrajectoryPage
     POST /phases                PhaseSpec -> PhaseStatus       idempotent by name
@@ -33,10 +37,12 @@ from dart_agent.data_client.payloads import (
     DataManagerModel,
     SamplingPayload,
     StepPayload,
+    StreamStepPayload,
     TrajectoryPayload,
     WorkItemPayload,
 )
-from dart_agent.types import Purpose
+from dart_agent.rollouts.episode_state import EpisodeState
+from dart_agent.types import Directive, Purpose
 from dart_envs.types import EndReason
 
 Split = Literal["train", "validation", "test"]
@@ -75,6 +81,45 @@ class ReleaseRequest(DataManagerModel):
     """Give back everything that `worker_id` holds; None: everything that anyone holds (all workers are gone)."""
 
     worker_id: str | None
+
+
+class StoreStepRequest(DataManagerModel):
+    """One step of an unfinished rollout, and how the episode stands after it."""
+
+    worker_id: str
+    rollout_id: str
+    step: StreamStepPayload
+    state: EpisodeState
+
+
+class StoreStepReply(DataManagerModel):
+    """What the episode does next. `stored` is False when the step was stored before, or the rollout is not this worker's any more."""
+
+    stored: bool
+    directive: Directive
+
+
+class ParkRequest(DataManagerModel):
+    """An unfinished rollout is left at a turn boundary; whoever is assigned it next continues it."""
+
+    worker_id: str
+    rollout_id: str
+    state: EpisodeState
+
+
+class SavedEpisodeReply(DataManagerModel):
+    """An unfinished rollout. `state` is None when no step of it is stored."""
+
+    state: EpisodeState | None
+    steps: list[StreamStepPayload]
+
+
+class RestartRequest(DataManagerModel):
+    """An assigned rollout begins anew, because it could not be continued."""
+
+    worker_id: str
+    rollout_id: str
+    cause: str = Field(max_length=500)
 
 
 class CountReply(DataManagerModel):

@@ -1,38 +1,44 @@
 """The episode loop: the one place where a policy acts in an environment.
 
-Role: `run_episode`, used for training, evaluation and demonstrations alike. Rule: what the policy does wrong is data in the
-trajectory; what the farm does wrong ends the episode with its cause; an episode that never began raises and leaves nothing.
+Role: `run_episode`, used for training, evaluation and demonstrations alike. Rule: what the policy does wrong is data in the trajectory, and
+reaching a limit is its doing; what the farm does wrong ends the episode with its cause; an episode that never began, or whose policy cannot
+answer any more, raises and leaves nothing. A prompt repeats the exact ids of the turns before it: an answer is never tokenised again.
 Cancelling it is safe at any point: the environment's next reset starts afresh. Non-goals: claiming work, storing results
 (`dart_agent.rollouts.worker`).
 
-    reset ─► observation ─► prompt ─► policy ─► text ─► parse ─► action ─► step ─┬─► record ─► end?
-                 ▲                                        └─ no action: wait 0 s ┘        no │
-                 └─────────────────────────────────────────────────────────────────────────── ┘
+    reset ─► observation ─► prompt ─► policy ─► text ─► parse ─► action ─► step ─┬─► record ─► stored ─► end?
+                 ▲                                        └─ no action: wait 0 s ┘                      no │
+                 └──────────────────────────────────────────────────────────────────────────────────────── ┘
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from dart_agent.errors import PolicyUnavailableError
+from dart_agent.errors import ContextExceededError, PolicyUnavailableError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
+from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
+from dart_agent.rollouts.limits import NO_LIMITS, EpisodeLimits, LimitTracker, LimitUse
 from dart_agent.types import (
     Completion,
+    Directive,
+    FinishReason,
     Policy,
     PolicyRequest,
     Purpose,
-    SamplingParams,
     StepRecord,
+    StopReason,
     Trajectory,
     WorkItem,
 )
 from dart_envs.action_formats import ParsedAnswer, ParseError
 from dart_envs.actions import actions_to_dict
-from dart_envs.clock import SystemClock
+from dart_envs.clock import SystemClock, wait_for
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
 from dart_envs.types import Action, ActionType, DecodedAction, EndReason, Observation, RgbImage, StepResult, TaskLike
@@ -48,8 +54,8 @@ class EpisodeEnv(Protocol):
         """Start an episode; raises `dart_envs.errors.DartEnvError` when it cannot begin."""
         ...
 
-    async def step(self, action: Action | DecodedAction) -> StepResult:
-        """Perform one action; raises ActionError, and nothing else, for what the policy did."""
+    async def step(self, action: Action | DecodedAction, *, last: bool | None = None) -> StepResult:
+        """Perform one action, the last one where a limit says so; raises ActionError, and nothing else, for what the policy did."""
         ...
 
 
@@ -77,6 +83,58 @@ class Episode:
     images: Mapping[str, RgbImage]
 
 
+class EpisodeStopped(Exception):
+    """The episode stopped at a turn boundary, because it was told to."""
+
+    def __init__(self, directive: Directive) -> None:
+        super().__init__(directive.value)
+        self.directive = directive
+
+
+class EpisodeJournal(Protocol):
+    """Follows the steps of a running episode, so that another process can continue it."""
+
+    def acting(self, index: int) -> None:
+        """The action of step `index` is performed from now on: until the step is stored, nobody knows whether it was."""
+        ...
+
+    async def stored(self, steps_S: tuple[StepRecord, ...], image: RgbImage, state: EpisodeState) -> Directive:
+        """Store the last one of the steps, and say what the episode does next. `image`: the model-input image of its screen."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSettings:
+    """How episodes run.
+
+    Attributes:
+        on_parse_error: What an answer that is no action does.
+        limits: What an episode may use beside its turns.
+        worker: Name that is written into saved states.
+        process: Id of this process, written beside it.
+    """
+
+    on_parse_error: OnParseError = OnParseError.NO_ACTION
+    limits: EpisodeLimits = NO_LIMITS
+    worker: str = ""
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedEpisode:
+    """An unfinished episode whose desktop was taken up again.
+
+    Attributes:
+        saved: What is stored of it.
+        observation: What its desktop shows.
+        images: Model-input images that its coming prompts may show, by hash.
+    """
+
+    saved: SavedEpisode
+    observation: Observation
+    images: Mapping[str, RgbImage]
+
+
 _NO_OP = Action(ActionType.WAIT, duration_s=0.0)
 _GIVE_UP = Action(ActionType.FAIL)
 
@@ -89,78 +147,207 @@ async def run_episode(
     builder: PromptBuilder,
     *,
     clock: Clock | None = None,
-    on_parse_error: OnParseError = OnParseError.NO_ACTION,
+    settings: EpisodeSettings | None = None,
     on_step: Callable[[ObservedStep], Awaitable[None]] | None = None,
+    journal: EpisodeJournal | None = None,
+    resumed: ResumedEpisode | None = None,
 ) -> Episode:
-    """Play one episode of `task` to its end.
+    """Play one episode of `task` to its end, from its beginning or from where `resumed` left it.
 
-    Raises `dart_envs.errors.DartEnvError` when it could not begin. A policy that cannot answer any more ends the episode like a fault of
-    the farm: masked, with its cause.
+    Raises `dart_envs.errors.DartEnvError` when it could not begin, PolicyUnavailableError when the policy cannot answer (a
+    ContextExceededError when not even the first prompt fits), and EpisodeStopped when the journal says so.
     """
-    episode = _EpisodeRecorder(item, builder, clock or SystemClock())
-    share_setup = True if item.purpose is Purpose.TRAIN else None
-    observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
-    episode.reset_s = episode.clock.monotonic() - episode.began_s
+    settings = settings or EpisodeSettings()
+    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings)
+    if resumed is None:
+        share_setup = True if item.purpose is Purpose.TRAIN else None
+        observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
+        episode.begin()
+    else:
+        observation = resumed.observation
+        episode.restore(resumed, task.instruction)
     while True:
-        prompt = builder.build(observation, episode.history)
-        request = episode.request(prompt)
+        screen = await asyncio.to_thread(_model_screen, builder, observation)
         asked_s = episode.clock.monotonic()
-        try:
-            completion = await policy.complete(request)
-        except PolicyUnavailableError as error:
-            return episode.finish(task, EndReason.FARM_FAULT, 0.0, f"policy: {error}", {})
+        asked = await _ask(policy, episode, observation, screen)
+        if isinstance(asked, StopReason):
+            return episode.finish(task, await env.step(_NO_OP, last=True), asked)
+        prompt, request, completion = asked
         answered_s = episode.clock.monotonic()
         parsed = builder.spec.parse(completion.text, prompt.points, observation.pointer)
         action = parsed.action if isinstance(parsed, ParsedAnswer) else None
         if on_step is not None:
             await on_step(ObservedStep(len(episode.steps), observation, action))
-        result, refusal = await _perform(env, parsed, on_parse_error)
+        limit = episode.count(completion, screen, parsed)
+        if journal is not None:
+            journal.acting(len(episode.steps))
+        result, refusal = await _perform(env, parsed, settings.on_parse_error, last=True if limit is not None else None)
         episode.record(
-            prompt, request.sampling, completion, parsed if isinstance(parsed, ParsedAnswer) and refusal is None else None, refusal,
+            prompt, request, completion, parsed if isinstance(parsed, ParsedAnswer) and refusal is None else None, refusal,
             model_s=answered_s - asked_s, env_s=episode.clock.monotonic() - answered_s,
         )  # fmt: skip
         if result.end is not None:
-            return episode.finish(task, result.end, result.reward, result.info.get("cause"), result.info)
+            if result.end is EndReason.FAIL and refusal is not None:
+                limit = StopReason.PARSE_ERROR
+            return episode.finish(task, result, limit)
+        if journal is not None:
+            directive = await journal.stored(tuple(episode.steps), screen[0], episode.state())
+            if directive is not Directive.CONTINUE:
+                raise EpisodeStopped(directive)
         observation = result.observation
 
 
+async def _ask(
+    policy: Policy, episode: _EpisodeRecorder, observation: Observation, screen: tuple[RgbImage, str]
+) -> tuple[Prompt, PolicyRequest, Completion] | StopReason:
+    """The prompt, the request and its answer; or the limit that leaves no answer."""
+    while True:
+        left_s = episode.limits.seconds_left(episode.played_s)
+        if left_s == 0:
+            return StopReason.WALL_CLOCK
+        prompt = episode.builder.build_from(observation, screen[0], episode.history)
+        request = episode.request(prompt, screen[1])
+        try:
+            asked = policy.complete(request)
+            completion = await (asked if left_s is None else wait_for(episode.clock, left_s, asked))
+        except ContextExceededError:
+            if episode.history.shrink():
+                continue
+            if not episode.steps:
+                raise
+            return StopReason.CONTEXT
+        except TimeoutError:
+            return StopReason.WALL_CLOCK
+        if completion.finish_reason is FinishReason.ABORT:
+            raise PolicyUnavailableError(f"the engine gave up request {request.request_id}")
+        return prompt, request, completion
+
+
+def _model_screen(builder: PromptBuilder, observation: Observation) -> tuple[RgbImage, str]:
+    """The screen in the size that the model gets, and its hash. Off the event loop: a large screen takes tens of milliseconds."""
+    image = builder.model_image(observation.screenshot)
+    return image, image_sha256(image)
+
+
 async def _perform(
-    env: EpisodeEnv, parsed: ParsedAnswer | ParseError, on_parse_error: OnParseError
+    env: EpisodeEnv, parsed: ParsedAnswer | ParseError, on_parse_error: OnParseError, *, last: bool | None
 ) -> tuple[StepResult, str | None]:
     """The transition, and why the answer was no action (None when it was one)."""
     instead = _GIVE_UP if on_parse_error is OnParseError.FAIL else _NO_OP
     if isinstance(parsed, ParseError):
-        return await env.step(instead), str(parsed)
+        return await env.step(instead, last=last), str(parsed)
     try:
-        return await env.step(parsed.action), None
+        return await env.step(parsed.action, last=last), None
     except ActionError as refused:
-        return await env.step(instead), str(ParseError(refused.fault, str(refused)))
+        return await env.step(instead, last=last), str(ParseError(refused.fault, str(refused)))
 
 
 class _EpisodeRecorder:
     """What a running episode has gathered."""
 
-    def __init__(self, item: WorkItem, builder: PromptBuilder, clock: Clock) -> None:
+    def __init__(self, item: WorkItem, builder: PromptBuilder, clock: Clock, settings: EpisodeSettings) -> None:
         self.item = item
+        self.builder = builder
         self.clock = clock
+        self.settings = settings
+        self.limits = LimitTracker(settings.limits)
         self.history = builder.new_history()
         self.steps: list[StepRecord] = []
         self.images: dict[str, RgbImage] = {}
         self.hashes: list[str] = []
+        self.messages: tuple[Mapping[str, Any], ...] = ()
         self.reset_s = 0.0
+        self.elapsed_before_s = 0.0
         self.started_at_s = clock.time()
         self.began_s = clock.monotonic()
 
-    def request(self, prompt: Prompt) -> PolicyRequest:
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that the episode has run, its reset included, time in which it was parked not."""
+        return self.elapsed_before_s + self.clock.monotonic() - self.began_s
+
+    @property
+    def played_s(self) -> float:
+        """Seconds since the first observation, time in which it was parked not counted."""
+        return self.elapsed_s - self.reset_s
+
+    def begin(self) -> None:
+        """The reset is over."""
+        self.reset_s = self.clock.monotonic() - self.began_s
+
+    def restore(self, resumed: ResumedEpisode, instruction: str) -> None:
+        """Go on after the steps of a saved episode."""
+        state = resumed.saved.state
+        self.limits.use = LimitUse(state.tokens, state.repeats, state.last_action)
+        self.started_at_s, self.elapsed_before_s, self.reset_s = state.started_at_s, state.elapsed_s, state.reset_s
+        for step in resumed.saved.steps_S:
+            height, width = step.image_hw[-1]
+            self.messages = self.builder.messages(instruction, self.history, (width, height))
+            present = step.image_sha256[-1]
+            self.hashes.append(present)
+            self.steps.append(step)
+            self.history.add(resumed.images.get(present), step.text)
+        self.history.drop_before(state.first_turn, state.first_screen)
+
+    def state(self) -> EpisodeState:
+        """What another process needs beside the steps; the desktop is not in it."""
+        use = self.limits.use
+        return EpisodeState(
+            worker=self.settings.worker,
+            process=self.settings.process,
+            started_at_s=self.started_at_s,
+            elapsed_s=self.elapsed_s,
+            reset_s=self.reset_s,
+            tokens=use.tokens,
+            repeats=use.repeats,
+            last_action=use.last,
+            first_turn=self.history.first_turn,
+            first_screen=self.history.first_screen,
+        )
+
+    def request(self, prompt: Prompt, sha256: str) -> PolicyRequest:
+        """The next call; it continues the ids of the last one where its messages and images do."""
         index, sampling = len(self.steps), self.item.sampling
+        sampling = dataclasses.replace(sampling, max_tokens=self.limits.answer_tokens(sampling.max_tokens))
         if sampling.seed is not None:
             sampling = dataclasses.replace(sampling, seed=sampling.seed + index)
-        return PolicyRequest(prompt.messages, prompt.images, sampling, f"{self.item.rollout_id}.{index}")
+        shown = len(prompt.images) - 1
+        hashes = (*self.hashes[len(self.hashes) - shown :], sha256)
+        prefix: tuple[int, ...] = ()
+        if self.steps and self._continues(prompt.messages, hashes):
+            prefix = self.steps[-1].prompt_ids_P + self.steps[-1].token_ids_T
+        return PolicyRequest(
+            prompt.messages,
+            prompt.images,
+            sampling,
+            f"{self.item.rollout_id}.{index}",
+            image_sha256=hashes,
+            prefix_ids_P=prefix,
+            prefix_messages=len(self.messages) + 1 if prefix else 0,
+        )
+
+    def _continues(self, messages: tuple[Mapping[str, Any], ...], hashes: tuple[str, ...]) -> bool:
+        """Whether these messages are the last prompt's, its answer, and more; and the images are the last ones, and more."""
+        before, last = len(self.messages), self.steps[-1]
+        return (
+            len(messages) > before + 1
+            and messages[:before] == self.messages
+            and messages[before].get("role") == "assistant"
+            and hashes[: len(last.image_sha256)] == last.image_sha256
+        )
+
+    def count(
+        self, completion: Completion, screen: tuple[RgbImage, str], parsed: ParsedAnswer | ParseError
+    ) -> StopReason | None:
+        """Count one answer; the limit that it reaches."""
+        said = actions_to_dict(parsed.actions) if isinstance(parsed, ParsedAnswer) else None
+        self.limits.add(len(completion.token_ids_T), screen[1], said)
+        return self.limits.reached(self.played_s)
 
     def record(
         self,
         prompt: Prompt,
-        sampling: SamplingParams,
+        request: PolicyRequest,
         completion: Completion,
         performed: ParsedAnswer | None,
         error: str | None,
@@ -168,10 +355,11 @@ class _EpisodeRecorder:
         model_s: float,
         env_s: float,
     ) -> None:
-        present = prompt.images[-1]
-        sha256 = image_sha256(present)
+        """Keep one finished step."""
+        present, sha256 = prompt.images[-1], request.image_sha256[-1]
         self.hashes.append(sha256)
         self.images[sha256] = present
+        self.messages = prompt.messages
         self.steps.append(
             StepRecord(
                 index=len(self.steps),
@@ -179,12 +367,12 @@ class _EpisodeRecorder:
                 token_ids_T=completion.token_ids_T,
                 logprobs_T=completion.logprobs_T,
                 version_spans=completion.version_spans,
-                image_sha256=tuple(self.hashes[-len(prompt.images) :]),
+                image_sha256=request.image_sha256,
                 image_hw=tuple((int(image.shape[0]), int(image.shape[1])) for image in prompt.images),
                 text=completion.text,
                 action=None if performed is None else actions_to_dict(performed.actions),
                 parse_error=error,
-                sampling=sampling,
+                sampling=request.sampling,
                 finish_reason=completion.finish_reason,
                 model_s=model_s,
                 env_s=env_s,
@@ -192,10 +380,11 @@ class _EpisodeRecorder:
         )
         self.history.add(present, completion.text)
 
-    def finish(
-        self, task: TaskLike, end: EndReason, reward: float, cause: str | None, info: Mapping[str, Any]
-    ) -> Episode:
-        item = self.item
+    def finish(self, task: TaskLike, result: StepResult, limit: StopReason | None) -> Episode:
+        """The episode as the environment ended it; `limit`: what made its last step the last one."""
+        item, info = self.item, result.info
+        end = result.end or EndReason.MAX_STEPS
+        stop = limit if limit is not None and limit.end is end else StopReason(end.value)
         details = {"instruction": task.instruction, "reset_s": self.reset_s}
         if "outcome" in info:
             details["outcome"] = info["outcome"]
@@ -207,11 +396,11 @@ class _EpisodeRecorder:
                 purpose=item.purpose,
                 phase=item.phase,
                 steps_S=tuple(self.steps),
-                reward=None if end.masked else float(reward),
-                end=end,
-                cause=cause,
+                reward=None if end.masked else float(result.reward),
+                stop=stop,
+                cause=info.get("cause"),
                 started_at_s=self.started_at_s,
-                duration_s=self.clock.monotonic() - self.began_s,
+                duration_s=self.elapsed_s,
                 info=details,
             ),
             self.images,

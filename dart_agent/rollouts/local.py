@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rollouts.episode_loop import Episode
 from dart_agent.rollouts.work_sources import InMemoryWorkSource
-from dart_agent.rollouts.worker import RolloutWorker, format_episode, open_policy_factory
+from dart_agent.rollouts.worker import PlayedEpisode, RolloutWorker, format_episode, open_policy_factory
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose, SamplingParams, Trajectory, WorkItem
 from dart_envs.tasks import load
@@ -71,8 +70,8 @@ async def run_rollouts(
     source = InMemoryWorkSource(plan.work_items())
     shape = DesktopShape(image=plan.image, resolution=plan.resolution, font_size=plan.font_size)
 
-    def finished(episode: Episode) -> None:
-        ended(format_episode(episode), episode.trajectory)
+    def finished(played: PlayedEpisode) -> None:
+        ended(format_episode(played.episode), played.episode.trajectory)
 
     async with (
         open_policy_factory(plan.policy, spec.coordinates, addresses) as make_policy,

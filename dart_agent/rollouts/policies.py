@@ -102,7 +102,7 @@ class BlankScreenshotPolicy:
     async def complete(self, request: PolicyRequest) -> Completion:
         """The inner policy's answer without its eyes."""
         blank = tuple(np.full_like(image, GREY) for image in request.images)
-        return await self._inner.complete(dataclasses.replace(request, images=blank))
+        return await self._inner.complete(dataclasses.replace(request, images=blank, image_sha256=()))
 
 
 def _model_wh(request: PolicyRequest) -> tuple[int, int]:

@@ -14,20 +14,39 @@ import contextlib
 import functools
 import logging
 import sys
-import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from dart_agent.errors import ConfigError, StoreError
+from dart_agent.errors import (
+    ConfigError,
+    ContextExceededError,
+    PolicyUnavailableError,
+    RequestRejected,
+    StoreError,
+    StoreRefusedError,
+)
 from dart_agent.metrics_file import append_metrics
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
-from dart_agent.rollouts.episode_loop import Episode, EpisodeEnv, ObservedStep, OnParseError, run_episode
+from dart_agent.rollouts.episode_loop import (
+    Episode,
+    EpisodeEnv,
+    EpisodeSettings,
+    EpisodeStopped,
+    ObservedStep,
+    ResumedEpisode,
+    run_episode,
+)
+from dart_agent.rollouts.journal import ActionMarks, StepJournal
+from dart_agent.rollouts.partial import PartialRollouts
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
+from dart_agent.rollouts.rejected import RejectedTrajectories
 from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
-from dart_agent.types import SOLVED_REWARD, Policy, WorkItem, WorkSource
-from dart_envs.clock import SystemClock
+from dart_agent.types import SOLVED_REWARD, Directive, Policy, WorkItem, WorkSource
+from dart_envs.clock import SystemClock, wait_for
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.geometry import Coordinates
 from dart_envs.tasks import Task, load
@@ -38,6 +57,9 @@ logger = logging.getLogger(__name__)
 
 FAILED_START_DELAY_S = 1.0
 ABANDON_TIMEOUT_S = 5.0
+PARK_TIMEOUT_S = 20.0
+MAX_REJECTED_IN_A_ROW = 5
+"""So many refused rollouts in a row are no accident of one trajectory: the worker ends with the last cause."""
 
 
 class WorkerEnv(EpisodeEnv, Protocol):
@@ -57,11 +79,27 @@ PolicyFactory = Callable[[Task, WorkerEnv], Policy]
 """The policy of one episode."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """A finished episode, with what its slot did around it.
+
+    Attributes:
+        episode: The episode.
+        slot: Name of the slot.
+        idle_s: Seconds that the slot waited for work before it.
+    """
+
+    episode: Episode
+    slot: str
+    idle_s: float
+
+
 class RolloutWorker:
     """Plays episodes on `desktops` environments until it is cancelled.
 
     make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_solved_step:
-    called with the task's id and each step of an episode that solved its task, after its end.
+    called with the task's id and each step of an episode that solved its task, after its end. rejected: folder that gets a file for each
+    trajectory that the source refuses. partial: None: an episode that does not end here leaves nothing.
     """
 
     def __init__(
@@ -75,10 +113,12 @@ class RolloutWorker:
         builder: PromptBuilder,
         load_task: Callable[[str], Task] = load,
         clock: Clock | None = None,
-        on_parse_error: OnParseError = OnParseError.NO_ACTION,
+        settings: EpisodeSettings | None = None,
         idle_poll_s: float = 0.2,
-        on_episode: Callable[[Episode], None] | None = None,
+        on_episode: Callable[[PlayedEpisode], None] | None = None,
         on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
+        rejected: Path | None = None,
+        partial: PartialRollouts | None = None,
     ) -> None:
         self.name = name
         self._source = source
@@ -88,14 +128,22 @@ class RolloutWorker:
         self._builder = builder
         self._load_task = load_task
         self._clock = clock or SystemClock()
-        self._on_parse_error = on_parse_error
+        self._settings = replace(settings or EpisodeSettings(), worker=name, process=uuid.uuid4().hex)
         self._idle_poll_s = idle_poll_s
         self._on_episode = on_episode
         self._on_solved_step = on_solved_step
+        self._rejected = None if rejected is None else RejectedTrajectories(rejected, self._clock)
+        self._rejected_in_a_row = 0
+        self._partial = partial
+        self._prompt_fitted = False
 
     async def run(self) -> None:
-        """Play until cancelled. Raises what is a defect, or a StoreError when the data manager stays away."""
-        slots = [asyncio.create_task(self._slot(), name=f"{self.name}.{index}") for index in range(self._desktops)]
+        """Play until cancelled.
+
+        Raises what is a defect; a StoreError when the data manager stays away, or refuses everything; a ConfigError when no first prompt
+        fits into the model's context.
+        """
+        slots = [asyncio.create_task(self._slot(f"{self.name}.{index}")) for index in range(self._desktops)]
         try:
             done, _ = await asyncio.wait(slots, return_when=asyncio.FIRST_EXCEPTION)
             for slot in done:
@@ -105,45 +153,114 @@ class RolloutWorker:
                 slot.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
 
-    async def _slot(self) -> None:
+    async def _slot(self, slot: str) -> None:
         """One desktop's life."""
         env = self._make_env()
+        idle_since_s = self._clock.monotonic()
         try:
             while True:
                 item = await self._source.acquire(self.name)
                 if item is None:
                     await self._clock.sleep(self._idle_poll_s)
-                else:
-                    await self._play(env, item)
+                    continue
+                idle_s = self._clock.monotonic() - idle_since_s
+                episode = await self._play(env, item)
+                if episode is not None and self._on_episode is not None:
+                    self._on_episode(PlayedEpisode(episode, slot, idle_s))
+                idle_since_s = self._clock.monotonic()
         finally:
             with contextlib.suppress(DartEnvError):
                 await asyncio.shield(env.aclose())
 
-    async def _play(self, env: WorkerEnv, item: WorkItem) -> None:
-        """Play one claimed rollout and report it, or give it back."""
+    async def _play(self, env: WorkerEnv, item: WorkItem) -> Episode | None:
+        """Play one claimed rollout and report it, or leave it to another turn; the episode where it was reported."""
+        journal: StepJournal | None = None
         try:
-            episode = await self._episode(env, item)
+            task = self._task(item)
+            resumed = None
+            if self._partial is not None:
+                resumed, journal = await self._partial.begin(env, self._settings, task, item)
+            episode = await self._episode(env, task, item, resumed, journal)
+        except EpisodeStopped as stopped:
+            await self._stopped(item, journal, stopped.directive)
+            return None
+        except ContextExceededError as error:
+            await self._abandon(item, journal, f"configuration: {error}")
+            if not self._prompt_fitted:
+                raise ConfigError(
+                    f"not even the first prompt of {item.task_id} fits: {error}; raise inference.max_model_len, or lower "
+                    "rollout.max_tokens, model.history_images or desktops.resolution"
+                ) from error
+            return None
+        except RequestRejected as error:
+            await self._abandon(item, journal, f"policy: {error}")
+            return None
+        except PolicyUnavailableError as error:
+            logger.warning("%s (%s): %s", item.rollout_id, item.task_id, error)
+            await self._leave(item, journal, f"policy: {error}")
+            return None
         except DartEnvError as error:
             logger.warning("%s (%s) could not start: %s", item.rollout_id, item.task_id, error)
-            await self._source.abandon(item.rollout_id, f"{type(error).__name__}: {error}")
+            await self._abandon(item, journal, f"{type(error).__name__}: {error}")
             await self._clock.sleep(FAILED_START_DELAY_S)
-            return
+            return None
+        except StoreRefusedError as error:
+            await self._abandon(item, journal, f"not stored: {error}")
+            self._count_rejection(error)
+            return None
+        except asyncio.CancelledError:
+            await asyncio.shield(asyncio.ensure_future(self._leave(item, journal, "the worker is stopping")))
+            raise
         except BaseException as error:
-            await self._abandon(item, error)
+            with contextlib.suppress(StoreError, TimeoutError):
+                await self._abandon(item, journal, f"{type(error).__name__}: {error}")
             raise
         # Shielded: a finished episode is stored even when the worker is stopped just now.
-        await asyncio.shield(asyncio.ensure_future(self._source.report(episode.trajectory, episode.images)))
-        if self._on_episode is not None:
-            self._on_episode(episode)
+        reported = await asyncio.shield(asyncio.ensure_future(self._report(item, episode, journal)))
+        return episode if reported else None
 
-    async def _episode(self, env: WorkerEnv, item: WorkItem) -> Episode:
+    async def _report(self, item: WorkItem, episode: Episode, journal: StepJournal | None) -> bool:
+        """Store a finished episode; where it is refused, keep it aside with its cause and give the rollout back."""
+        trajectory, images = episode.trajectory, episode.images
+        try:
+            if journal is None or self._partial is None:
+                await self._source.report(trajectory, images)
+            else:
+                await journal.flush()
+                new = {sha256: image for sha256, image in images.items() if sha256 not in journal.sent_images}
+                await self._partial.source.report(trajectory, new, stored_steps=journal.stored_steps)
+                journal.forget()
+        except StoreRefusedError as error:
+            if self._rejected is not None:
+                await asyncio.to_thread(self._rejected.keep, trajectory, str(error))
+            await self._abandon(item, journal, f"the report was refused: {error}")
+            self._count_rejection(error)
+            return False
+        self._rejected_in_a_row = 0
+        return True
+
+    def _count_rejection(self, error: StoreRefusedError) -> None:
+        """One refused trajectory is lost; when everything is refused, the worker must not play on for nothing."""
+        self._rejected_in_a_row += 1
+        logger.error("%s", error)
+        if self._rejected_in_a_row >= MAX_REJECTED_IN_A_ROW:
+            raise StoreError(
+                f"{self._rejected_in_a_row} rollouts in a row were refused; the last one: {error}"
+            ) from error
+
+    def _task(self, item: WorkItem) -> Task:
         task = self._load_task(item.task_id)
-        if item.max_steps < task.max_steps:
-            task = task.model_copy(update={"max_steps": item.max_steps})
+        return task.model_copy(update={"max_steps": item.max_steps}) if item.max_steps < task.max_steps else task
+
+    async def _episode(
+        self, env: WorkerEnv, task: Task, item: WorkItem, resumed: ResumedEpisode | None, journal: StepJournal | None
+    ) -> Episode:
         seen: list[ObservedStep] = []
 
         async def keep(step: ObservedStep) -> None:
-            seen.append(step)
+            self._prompt_fitted = True
+            if self._on_solved_step is not None:
+                seen.append(step)
 
         episode = await run_episode(
             env,
@@ -152,22 +269,43 @@ class RolloutWorker:
             item,
             self._builder,
             clock=self._clock,
-            on_parse_error=self._on_parse_error,
-            on_step=None if self._on_solved_step is None else keep,
+            settings=self._settings,
+            on_step=keep,
+            journal=journal,
+            resumed=resumed,
         )
         if self._on_solved_step is not None and episode.trajectory.reward == SOLVED_REWARD:
             for step in seen:
                 await self._on_solved_step(item.task_id, step)
         return episode
 
-    async def _abandon(self, item: WorkItem, error: BaseException) -> None:
-        cause = (
-            "the worker is stopping"
-            if isinstance(error, asyncio.CancelledError)
-            else f"{type(error).__name__}: {error}"
-        )
+    async def _stopped(self, item: WorkItem, journal: StepJournal | None, directive: Directive) -> None:
+        """The episode stopped because it was told to."""
+        if directive is Directive.CANCEL:
+            if journal is not None:
+                journal.forget()
+            await self._source.abandon(item.rollout_id, "it is not needed any more")
+            return
+        await self._leave(item, journal, "it was to be parked")
+
+    async def _leave(self, item: WorkItem, journal: StepJournal | None, cause: str) -> None:
+        """Park the rollout where that is possible, otherwise give it back; nothing is raised to a worker that is stopping."""
+        partial = self._partial
+        if partial is not None and journal is not None and journal.at_boundary and journal.stored_steps:
+            try:
+                await wait_for(self._clock, PARK_TIMEOUT_S, journal.park(keep_lease=partial.keep_lease))
+                return
+            except (DartEnvError, StoreError, TimeoutError) as error:
+                cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
+                logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
         with contextlib.suppress(StoreError, TimeoutError):
-            await asyncio.shield(asyncio.wait_for(self._source.abandon(item.rollout_id, cause), ABANDON_TIMEOUT_S))
+            await self._abandon(item, journal, cause)
+
+    async def _abandon(self, item: WorkItem, journal: StepJournal | None, cause: str) -> None:
+        """Give the rollout back; it begins anew, because its desktop is used for others from now on."""
+        if journal is not None:
+            journal.forget()
+        await wait_for(self._clock, ABANDON_TIMEOUT_S, self._source.abandon(item.rollout_id, cause))
 
 
 @contextlib.asynccontextmanager
@@ -197,27 +335,37 @@ async def open_policy_factory(
         yield lambda task, env: policy
 
 
-async def run_worker(config: WorkerConfig) -> None:
+async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
     """The rollout worker of one configuration, until cancelled."""
     from dart_agent.data_client.client import DataManagerClient
     from dart_envs.envs.core import AsyncDesktopEnv
+    from dart_envs.envs.parking import ResumableDesktopEnv
     from dart_envs.farm.client import AsyncFarmClient
 
-    spec = preset(config.prompt, images=config.history_images)
+    clock = clock or SystemClock()
+    spec = preset(config.prompt, images=config.history_images, history=config.history)
     screens = None if config.screens is None else AnnotatedScreenWriter(config.screens)
     parts = ("screenshot",) if screens is None else ("screenshot", "a11y")
+    env_class = ResumableDesktopEnv if config.partial.enabled else AsyncDesktopEnv
     async with (
-        DataManagerClient(config.socket, config.images) as data,
-        open_policy_factory(config.policy, spec.coordinates, config.addresses, seed=config.seed) as make_policy,
-        await AsyncFarmClient.connect(config.farm_url) as farm,
+        DataManagerClient(config.socket, config.images, clock=clock) as data,
+        open_policy_factory(
+            config.policy, spec.coordinates, config.addresses, seed=config.seed, clock=clock
+        ) as make_policy,
+        await AsyncFarmClient.connect(config.farm_url, clock=clock) as farm,
     ):
         await data.release_worker(config.name)
+        partial = None
+        if config.partial.enabled:
+            marks = ActionMarks(config.images.parent / "acting")
+            partial = PartialRollouts(data, data.images, marks, keep_lease=config.partial.park == "lease")
         worker = RolloutWorker(
             config.name,
             data,
             desktops=config.desktops,
-            make_env=lambda: AsyncDesktopEnv(
+            make_env=lambda: env_class(
                 farm,
+                clock=clock,
                 shape=config.shape,
                 settle=config.settle,
                 observation=parts,
@@ -225,12 +373,15 @@ async def run_worker(config: WorkerConfig) -> None:
             ),
             make_policy=make_policy,
             builder=PromptBuilder(spec),
-            on_parse_error=config.on_parse_error,
+            clock=clock,
+            settings=EpisodeSettings(on_parse_error=config.on_parse_error, limits=config.limits),
             idle_poll_s=config.idle_poll_s,
-            on_episode=functools.partial(_record, config.metrics),
+            on_episode=functools.partial(_record, config.metrics, clock),
             on_solved_step=None if screens is None else screens.write,
+            rejected=config.images.parent / "rejected",
+            partial=partial,
         )
-        beat = asyncio.create_task(_heartbeat(data.heartbeat, config), name="heartbeat")
+        beat = asyncio.create_task(_heartbeat(data.heartbeat, config, clock), name="heartbeat")
         try:
             await worker.run()
         finally:
@@ -238,36 +389,42 @@ async def run_worker(config: WorkerConfig) -> None:
             await asyncio.gather(beat, return_exceptions=True)
 
 
-async def _heartbeat(beat: Callable[[str], Awaitable[int]], config: WorkerConfig) -> None:
+async def _heartbeat(beat: Callable[[str], Awaitable[int]], config: WorkerConfig, clock: Clock) -> None:
     while True:
-        await asyncio.sleep(config.heartbeat_s)
+        await clock.sleep(config.heartbeat_s)
         try:
             await beat(config.name)
         except StoreError as error:
             logger.warning("no heartbeat: %s", error)
 
 
-def _record(metrics: Path | None, episode: Episode) -> None:
+def _record(metrics: Path | None, clock: Clock, played: PlayedEpisode) -> None:
     """Log a line per episode, and append one to the metrics."""
-    trajectory = episode.trajectory
-    logger.info("%s", format_episode(episode))
+    trajectory = played.episode.trajectory
+    logger.info("%s", format_episode(played.episode))
     if metrics is None:
         return
     steps = trajectory.steps_S
+    versions = [span.version for step in steps for span in step.version_spans]
     line = {
         "kind": "episode",
-        "time_s": time.time(),
+        "time_s": clock.time(),
         "phase": trajectory.phase,
         "task": trajectory.task_id,
         "reward": trajectory.reward,
         "end": trajectory.end.value,
+        "stop": trajectory.stop.value,
         "steps": len(steps),
         "tokens": sum(len(step.token_ids_T) for step in steps),
+        "prompt_tokens": sum(len(step.prompt_ids_P) for step in steps),
+        "versions": [min(versions), max(versions)] if versions else None,
         "parse_errors": sum(step.parse_error is not None for step in steps),
         "duration_s": round(trajectory.duration_s, 4),
         "reset_s": round(float(trajectory.info["reset_s"]), 4),
         "model_s": round(sum(step.model_s for step in steps), 4),
         "env_s": round(sum(step.env_s for step in steps), 4),
+        "idle_s": round(played.idle_s, 4),
+        "slot": played.slot,
     }
     append_metrics(metrics, line)
 
@@ -279,7 +436,7 @@ def format_episode(episode: Episode) -> str:
     actions = [step.action["type"] if step.action else "?" for step in trajectory.steps_S]
     cause = f" ({trajectory.cause})" if trajectory.cause else ""
     return (
-        f"{verdict} {trajectory.task_id} {trajectory.end}{cause}, {len(actions)} steps in "
+        f"{verdict} {trajectory.task_id} {trajectory.stop}{cause}, {len(actions)} steps in "
         f"{trajectory.duration_s:.1f} s: {', '.join(actions)}"
     )
 

@@ -13,11 +13,24 @@ from pydantic import Field, ValidationError, model_validator
 
 from dart_agent.errors import ConfigError
 from dart_agent.prompts.builder import PresetName
+from dart_agent.prompts.history import HistorySettings
 from dart_agent.rollouts.episode_loop import OnParseError
+from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_server.wire import DesktopShape, SettleSpec
 
 PolicyKind = Literal["vllm", "oracle", "random", "blank"]
+
+
+class PartialSettings(StrictModel):
+    """Partial rollouts: steps are stored as they happen, and unfinished episodes are continued.
+
+    enabled: False: an episode that does not end here leaves nothing and is played anew. park: what a parked episode's desktop becomes: a
+    snapshot, or a lease that is kept for its TTL.
+    """
+
+    enabled: bool = False
+    park: Literal["snapshot", "lease"] = "snapshot"
 
 
 class WorkerConfig(StrictModel):
@@ -26,7 +39,9 @@ class WorkerConfig(StrictModel):
     name: stable across restarts; what an earlier worker of this name still held is handed out again at once.
     addresses: file with the inference workers' places (policies `vllm` and `blank`). socket, images: the data manager and its image store.
     screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the embedded farm.
-    on_parse_error: what an answer that is no action does.
+    on_parse_error: what an answer that is no action does. history: which turns prompts show; None: the last `history_images` screenshots
+    and all answers. limits: what an episode may use beside its turns. partial: whether unfinished episodes are kept. Refused
+    trajectories and marks of actions under way are kept in the folders `rejected` and `acting` beside `images`.
     """
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
@@ -43,6 +58,9 @@ class WorkerConfig(StrictModel):
     screens: Path | None = None
     metrics: Path | None = None
     on_parse_error: OnParseError = OnParseError.NO_ACTION
+    history: HistorySettings | None = None
+    limits: EpisodeLimits = EpisodeLimits()
+    partial: PartialSettings = PartialSettings()
     seed: int = 0
     idle_poll_s: float = Field(default=0.2, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)

@@ -30,9 +30,14 @@ from dart_agent.data_client.wire import (
     DataManagerStats,
     EpisodeResult,
     HeartbeatRequest,
+    ParkRequest,
     PhaseSpec,
     PhaseStatus,
     ReleaseRequest,
+    RestartRequest,
+    SavedEpisodeReply,
+    StoreStepReply,
+    StoreStepRequest,
     StoreTrajectoryReply,
     TrajectoryPage,
     VersionRecord,
@@ -130,6 +135,24 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         count = await _writer(request).run(manager.release, body.worker_id)
         await _writer(request).notify()
         return CountReply(count=count)
+
+    @app.post("/work/park")
+    async def park(body: ParkRequest, request: Request) -> CountReply:
+        count = await _writer(request).run(manager.park, body)
+        await _writer(request).notify()
+        return CountReply(count=count)
+
+    @app.post("/work/restart")
+    async def restart(body: RestartRequest, request: Request) -> CountReply:
+        return CountReply(count=await _writer(request).run(manager.restart, body))
+
+    @app.post("/rollouts/steps")
+    async def store_step(body: StoreStepRequest, request: Request) -> StoreStepReply:
+        return await _writer(request).run(manager.store_step, body)
+
+    @app.get("/rollouts/{rollout_id}/state")
+    async def saved_episode(rollout_id: str, request: Request) -> SavedEpisodeReply:
+        return await _writer(request).run(manager.saved_episode, rollout_id)
 
     @app.post("/trajectories")
     async def report(body: TrajectoryPayload, request: Request) -> StoreTrajectoryReply:

@@ -35,7 +35,8 @@ from dart_train.data_manager.store.models import (
     QuarantinedStepTable,
     TrajectoryTable,
 )
-from dart_train.data_manager.store.trajectories import TrajectoryStore, read_steps
+from dart_train.data_manager.store.steps import read_steps
+from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 Source = Literal["fresh", "pool"]
 QUARANTINED = "quarantined"

@@ -13,7 +13,7 @@ from random import Random
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dart_agent.types import Purpose
+from dart_agent.types import Directive, Purpose
 from dart_train.curation.backpressure import may_open_group
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.length_budget import length_budget
@@ -105,6 +105,30 @@ class Scheduler:
             uses_attempt: Whether it used up an attempt.
         """
         work.requeue(self._store, session, rollout, cause, uses_attempt=uses_attempt)
+        session.flush()
+        if rollout.state not in work.UNFINISHED_STATES:
+            self._close_if_finished(session, rollout.group_id)
+
+    def directive(self, session: Session, rollout: RolloutTable) -> Directive:
+        """Say what an episode does after a step of it was stored.
+
+        Args:
+            session: The transaction.
+            rollout: Its rollout.
+
+        Returns:
+            To go on, also in a stopped phase: running episodes are still stored.
+        """
+        return Directive.CONTINUE
+
+    def park(self, session: Session, rollout: RolloutTable) -> None:
+        """Leave an unfinished rollout to whoever is assigned it next.
+
+        Args:
+            session: The transaction.
+            rollout: The rollout.
+        """
+        work.park(self._store, session, rollout)
         session.flush()
         if rollout.state not in work.UNFINISHED_STATES:
             self._close_if_finished(session, rollout.group_id)

@@ -6,6 +6,8 @@ operations run on one thread, so that the database has one writer. Non-goals: ru
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -18,20 +20,26 @@ from dart_agent.data_client.wire import (
     BatchReport,
     DataManagerStats,
     EpisodeResult,
+    ParkRequest,
     PhaseSpec,
     PhaseStatus,
+    RestartRequest,
+    SavedEpisodeReply,
+    StoreStepReply,
+    StoreStepRequest,
     TrajectoryPage,
     VersionRecord,
     VersionReply,
 )
 from dart_agent.errors import StoreError
+from dart_agent.types import Directive
 from dart_train.curation.lineage import lost_versions
 from dart_train.data_manager import queries, status
 from dart_train.data_manager.batches import BatchBuilder
 from dart_train.data_manager.catalog import TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.scheduler import Scheduler
-from dart_train.data_manager.store import work
+from dart_train.data_manager.store import steps, work
 from dart_train.data_manager.store.models import PhaseTable, VersionTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories
 
@@ -73,7 +81,8 @@ class DataManager:
             rollout = self._scheduler.assign(session, worker_id, request_id)
             if rollout is None:
                 return AssignmentReply(item=None, deadline_s=None)
-            return AssignmentReply(item=work.work_item(rollout), deadline_s=self._config.assignment_timeout_s)
+            item = work.work_item(rollout, steps.count_stored(session, rollout.rollout_id))
+            return AssignmentReply(item=item, deadline_s=self._config.assignment_timeout_s)
 
     def heartbeat(self, worker_id: str) -> int:
         """Extend the deadlines of what a worker holds.
@@ -97,6 +106,7 @@ class DataManager:
         with self._store.begin() as session:
             rollout = work.find_rollout(session, rollout_id)
             if rollout.state == "assigned":
+                steps.drop(session, rollout_id)
                 self._scheduler.requeue(session, rollout, cause, uses_attempt=ABANDON_USES_ATTEMPT)
 
     def release(self, worker_id: str | None) -> int:
@@ -114,6 +124,83 @@ class DataManager:
                 self._scheduler.requeue(session, rollout, "worker is gone", uses_attempt=False)
             return len(held)
 
+    def store_step(self, request: StoreStepRequest) -> StoreStepReply:
+        """Store the newest step of an unfinished rollout, and say what its episode does next.
+
+        Args:
+            request: The step, and the episode after it; its images are stored already.
+
+        Returns:
+            Whether it was new, and the directive: to cancel where the rollout is not this worker's any more.
+        """
+        step = request.step
+        self._check_images(request.rollout_id, step.image_sha256_new)
+        with self._store.begin() as session:
+            rollout = work.find_rollout(session, request.rollout_id)
+            if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
+                return StoreStepReply(stored=False, directive=Directive.CANCEL)
+            stored = steps.append_step(session, request.rollout_id, step, self._store.placeholders)
+            if stored:
+                steps.save_state(session, request.rollout_id, request.state, step.index + 1, self._store.now())
+            return StoreStepReply(stored=stored, directive=self._scheduler.directive(session, rollout))
+
+    def park(self, request: ParkRequest) -> int:
+        """Leave an unfinished rollout to whoever is assigned it next.
+
+        Args:
+            request: The rollout and its state.
+
+        Returns:
+            1, or 0 where the rollout is not this worker's any more.
+        """
+        with self._store.begin() as session:
+            rollout = work.find_rollout(session, request.rollout_id)
+            if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
+                return 0
+            stored = steps.count_stored(session, request.rollout_id)
+            if not stored:
+                raise StoreError(f"rollout {request.rollout_id} has no stored steps: there is nothing to continue")
+            steps.save_state(session, request.rollout_id, request.state, stored, self._store.now())
+            self._scheduler.park(session, rollout)
+            return 1
+
+    def saved_episode(self, rollout_id: str) -> SavedEpisodeReply:
+        """Read an unfinished rollout.
+
+        Args:
+            rollout_id: The rollout.
+
+        Returns:
+            Its state and its steps; empty where nothing is stored.
+        """
+        with self._store.begin() as session:
+            state = steps.read_state(session, rollout_id)
+            return SavedEpisodeReply(state=state, steps=[] if state is None else steps.read_slices(session, rollout_id))
+
+    def restart(self, request: RestartRequest) -> int:
+        """Drop the steps of an unfinished rollout that its worker begins anew.
+
+        Args:
+            request: The rollout and the cause.
+
+        Returns:
+            Number of steps.
+        """
+        with self._store.begin() as session:
+            rollout = work.find_rollout(session, request.rollout_id)
+            if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
+                return 0
+            dropped = steps.drop(session, request.rollout_id)
+            self._store.record_event(
+                session, "rollout_restarted", rollout_id=request.rollout_id, cause=request.cause, steps=dropped
+            )
+            return dropped
+
+    def _check_images(self, rollout_id: str, hashes: Iterable[str]) -> None:
+        missing = self._images.missing(hashes)
+        if missing:
+            raise StoreError(f"rollout {rollout_id} names images that are not stored: {', '.join(missing[:3])}")
+
     def report(self, row: TrajectoryPayload) -> bool:
         """Store a trajectory.
 
@@ -123,9 +210,7 @@ class DataManager:
         Returns:
             False where its rollout has a trajectory already.
         """
-        missing = self._images.missing(sha256 for step in row.steps for sha256 in step.image_sha256)
-        if missing:
-            raise StoreError(f"rollout {row.rollout_id} names images that are not stored: {', '.join(missing[:3])}")
+        self._check_images(row.rollout_id, (sha256 for step in row.steps for sha256 in step.image_sha256_new))
         with self._store.begin() as session:
             stored = self._store.add_trajectory(session, row)
             if stored:

@@ -1,7 +1,8 @@
 """The connection to the trajectory database.
 
 Role: `open_engine(path)` returns an engine on a migrated SQLite file in WAL mode. Rule: alembic brings the schema up to date before the
-first use; a reader never migrates; a database whose revision is not known here is refused. A committed transaction survives the death of
+first use; a reader never writes: it reads an older database from a migrated copy in memory; a database whose revision is not known here
+is refused. A committed transaction survives the death of
 the process (WAL with `synchronous=NORMAL`). Non-goals: queries.
 """
 
@@ -16,6 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import StaticPool
 
 from dart_agent.errors import StoreError
 
@@ -45,9 +47,11 @@ def open_engine(path: Path, *, read_only: bool = False) -> Engine:
         engine = create_engine(f"sqlite:///{path}")
         event.listen(engine, "connect", _writer_pragmas)
     try:
-        _check_revision(engine, path)
+        older = _check_revision(engine, path)
         if not read_only:
             migrate(engine)
+        elif older:
+            engine = _migrated_copy(engine)
     except DatabaseError as error:
         engine.dispose()
         raise StoreError(f"{path} is not a trajectory database: {error.orig}") from error
@@ -69,8 +73,22 @@ def migrate(engine: Engine) -> None:
         command.upgrade(config, "head")
 
 
-def _check_revision(engine: Engine, path: Path) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_alembic_config()).walk_revisions()}
+def _migrated_copy(engine: Engine) -> Engine:
+    """A copy of an older database in memory, with the newest schema; the given engine is disposed of."""
+    copy = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    with engine.connect() as source, copy.connect() as target:
+        source.connection.driver_connection.backup(target.connection.driver_connection)  # type: ignore[union-attr]
+    engine.dispose()
+    migrate(copy)
+    with copy.connect() as connection:
+        connection.exec_driver_sql("PRAGMA query_only=ON")
+    return copy
+
+
+def _check_revision(engine: Engine, path: Path) -> bool:
+    """Whether the schema is older than ours."""
+    scripts = ScriptDirectory.from_config(_alembic_config())
+    known = {script.revision for script in scripts.walk_revisions()}
     with engine.connect() as connection:
         revision = MigrationContext.configure(connection).get_current_revision()
     if revision is not None and revision not in known:
@@ -78,6 +96,7 @@ def _check_revision(engine: Engine, path: Path) -> None:
             f"{path}: this trajectory database was made by another version of DART; start a new run with --name, "
             "or delete the run folder"
         )
+    return revision is not None and revision != scripts.get_current_head()
 
 
 def _alembic_config() -> Config:

@@ -1,7 +1,7 @@
 """Tables of the trajectory database (SQLAlchemy 2).
 
-Role: the schema, once; `migrations/` creates and changes it. Rule: trajectories and steps are only added; what changes over time (states
-of rollouts, groups, phases and batches) has its own columns and leaves an event. Non-goals: queries (`trajectories`, `work`,
+Role: the schema, once; `migrations/` creates and changes it. Rule: trajectories and their steps are only added; what changes over time
+(states of rollouts, groups, phases and batches) has its own columns and leaves an event. Non-goals: queries (`trajectories`, `work`,
 `dart_train.data_manager.queries`).
 
 Times are seconds since the epoch. Token ids are little-endian int32 bytes, log-probs little-endian float32 bytes.
@@ -70,7 +70,10 @@ class GroupTable(StoreBase):
 
 
 class RolloutTable(StoreBase):
-    """A rollout; `state` is queued, assigned, done, masked (no reward), failed (attempts used up) or cancelled."""
+    """A rollout.
+
+    `state` is queued, assigned, parked (unfinished, to be continued), done, masked (no reward), failed (attempts used up) or cancelled.
+    """
 
     __tablename__ = "rollouts"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -106,6 +109,7 @@ class TrajectoryTable(StoreBase):
     phase: Mapped[str]
     reward: Mapped[float | None]
     end: Mapped[str]
+    stop: Mapped[str]
     cause: Mapped[str | None]
     started_at_s: Mapped[float]
     duration_s: Mapped[float]
@@ -123,17 +127,23 @@ class TrajectoryTable(StoreBase):
 
 
 class StepTable(StoreBase):
-    """One training row; it is never changed."""
+    """One training row, as a slice of its token stream (`dart_agent.data_client.token_stream`).
+
+    The steps of a trajectory are never changed. Those of an unfinished rollout are dropped when it begins anew.
+    """
 
     __tablename__ = "steps"
-    rollout_id: Mapped[str] = mapped_column(ForeignKey("trajectories.rollout_id"), primary_key=True)
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.rollout_id"), primary_key=True)
     index: Mapped[int] = mapped_column(primary_key=True)
-    prompt_ids: Mapped[bytes] = mapped_column(LargeBinary)
+    segment: Mapped[int]
+    response_start: Mapped[int]
+    response_end: Mapped[int]
+    prompt_new: Mapped[bytes] = mapped_column(LargeBinary)
     token_ids: Mapped[bytes] = mapped_column(LargeBinary)
     logprobs: Mapped[bytes] = mapped_column(LargeBinary)
     version_spans: Mapped[list[Any]]
-    image_sha256: Mapped[list[Any]]
-    image_hw: Mapped[list[Any]]
+    image_sha256_new: Mapped[list[Any]]
+    image_hw_new: Mapped[list[Any]]
     text: Mapped[str]
     action: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     parse_error: Mapped[str | None]
@@ -141,6 +151,17 @@ class StepTable(StoreBase):
     finish_reason: Mapped[str]
     model_s: Mapped[float]
     env_s: Mapped[float]
+
+
+class EpisodeStateTable(StoreBase):
+    """How an unfinished rollout stands after its last stored step (`dart_agent.rollouts.episode_state`); it goes when the rollout ends."""
+
+    __tablename__ = "episode_states"
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.rollout_id"), primary_key=True)
+    state: Mapped[dict[str, Any]]
+    n_steps: Mapped[int]
+    version_min: Mapped[int | None]
+    stored_s: Mapped[float]
 
 
 class VersionTable(StoreBase):

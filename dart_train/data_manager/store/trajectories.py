@@ -13,18 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from dart_agent.data_client.payloads import SamplingPayload, TrajectoryPayload
+from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.errors import StoreError
-from dart_agent.types import FinishReason, Purpose, StepRecord, Trajectory, VersionSpan
+from dart_agent.types import Purpose, StopReason, Trajectory
 from dart_envs.clock import SYSTEM_CLOCK
-from dart_envs.types import EndReason
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
+from dart_train.data_manager.store import steps as stored_steps
 from dart_train.data_manager.store.database import open_engine
-from dart_train.data_manager.store.models import EventTable, RolloutTable, StepTable, TaskTable, TrajectoryTable
+from dart_train.data_manager.store.models import EventTable, RolloutTable, TaskTable, TrajectoryTable
 
 
 class TrajectoryStore:
@@ -34,21 +33,36 @@ class TrajectoryStore:
         engine: The database.
         split_of: Looks up the split of a task.
         now: Clock, in seconds since the epoch.
+        placeholders: How the prompts of the run's model stand for images; without it, images are not compared with prompts.
     """
 
-    def __init__(self, engine: Engine, split_of: SplitOf, now: Callable[[], float] = SYSTEM_CLOCK.time) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        split_of: SplitOf,
+        now: Callable[[], float] = SYSTEM_CLOCK.time,
+        placeholders: stored_steps.Placeholders = lambda: None,
+    ) -> None:
         self.engine = engine
         self.now = now
+        self.placeholders = placeholders
         self._split_of = split_of
 
     @classmethod
-    def open(cls, path: Path, split_of: SplitOf, now: Callable[[], float] = SYSTEM_CLOCK.time) -> TrajectoryStore:
+    def open(
+        cls,
+        path: Path,
+        split_of: SplitOf,
+        now: Callable[[], float] = SYSTEM_CLOCK.time,
+        placeholders: stored_steps.Placeholders = lambda: None,
+    ) -> TrajectoryStore:
         """Open a database for writing; it is created and migrated. One process writes, any number may read.
 
         Args:
             path: The SQLite file.
             split_of: Looks up the split of a task.
             now: Clock, in seconds since the epoch.
+            placeholders: As for the class.
 
         Returns:
             The store.
@@ -56,7 +70,7 @@ class TrajectoryStore:
         Raises:
             StoreError: The file cannot be used.
         """
-        return cls(open_engine(path), split_of, now)
+        return cls(open_engine(path), split_of, now, placeholders)
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
@@ -131,7 +145,8 @@ class TrajectoryStore:
             False where its rollout has a trajectory already.
 
         Raises:
-            StoreError: The rollout was never assigned, was assigned as something else, or its task may not be stored.
+            StoreError: The rollout was never assigned, was assigned as something else, its task may not be stored, or its steps do not
+                follow those that are stored.
         """
         if session.scalar(select(TrajectoryTable.seq).where(TrajectoryTable.rollout_id == row.rollout_id)) is not None:
             return False
@@ -144,7 +159,8 @@ class TrajectoryStore:
                     f"rollout {row.rollout_id} was assigned with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
                 )
         task = self.register_task(session, row.task_id, row.purpose)
-        versions = [span[0] for step in row.steps for span in step.version_spans]
+        stored_steps.complete(session, row, self.placeholders)
+        versions = stored_steps.versions(session, row.rollout_id)
         session.add(
             TrajectoryTable(
                 rollout_id=row.rollout_id,
@@ -155,18 +171,18 @@ class TrajectoryStore:
                 phase=row.phase,
                 reward=row.reward,
                 end=row.end.value,
+                stop=row.stop.value,
                 cause=row.cause,
                 started_at_s=row.started_at_s,
                 duration_s=row.duration_s,
                 stored_s=self.now(),
                 info=row.info,
-                n_steps=len(row.steps),
+                n_steps=row.n_steps,
                 version_min=min(versions, default=None),
                 version_max=max(versions, default=None),
             )
         )
         session.flush()
-        session.add_all(_step_table(row.rollout_id, step.to_value()) for step in row.steps)
         return True
 
     def record_event(self, session: Session, kind: str, **data: Any) -> None:
@@ -178,20 +194,6 @@ class TrajectoryStore:
             **data: Details, as JSON values.
         """
         session.add(EventTable(at_s=self.now(), kind=kind, data=data))
-
-
-def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
-    """Read the steps of a trajectory.
-
-    Args:
-        session: The transaction.
-        rollout_id: The rollout.
-
-    Returns:
-        The steps in order.
-    """
-    query = select(StepTable).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index)
-    return tuple(_step_record(row) for row in session.scalars(query))
 
 
 def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
@@ -210,9 +212,9 @@ def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
         task_id=row.task_id,
         purpose=Purpose(row.purpose),
         phase=row.phase,
-        steps_S=read_steps(session, row.rollout_id),
+        steps_S=stored_steps.read_steps(session, row.rollout_id),
         reward=row.reward,
-        end=EndReason(row.end),
+        stop=StopReason(row.stop),
         cause=row.cause,
         started_at_s=row.started_at_s,
         duration_s=row.duration_s,
@@ -238,62 +240,3 @@ def list_trajectories(
     found: Sequence[TrajectoryTable] = session.scalars(query.order_by(TrajectoryTable.seq).limit(limit)).all()
     rows = [TrajectoryPayload.from_value(read_trajectory(session, row)) for row in found]
     return rows, found[-1].seq if len(found) == limit else None
-
-
-def _step_table(rollout_id: str, step: StepRecord) -> StepTable:
-    _check_step(rollout_id, step)
-    return StepTable(
-        rollout_id=rollout_id,
-        index=step.index,
-        prompt_ids=np.asarray(step.prompt_ids_P, dtype="<i4").tobytes(),
-        token_ids=np.asarray(step.token_ids_T, dtype="<i4").tobytes(),
-        logprobs=np.asarray(step.logprobs_T, dtype="<f4").tobytes(),
-        version_spans=[[span.version, span.start, span.end] for span in step.version_spans],
-        image_sha256=list(step.image_sha256),
-        image_hw=[list(hw) for hw in step.image_hw],
-        text=step.text,
-        action=None if step.action is None else dict(step.action),
-        parse_error=step.parse_error,
-        sampling=SamplingPayload.from_value(step.sampling).model_dump(),
-        finish_reason=step.finish_reason.value,
-        model_s=step.model_s,
-        env_s=step.env_s,
-    )
-
-
-def _check_step(rollout_id: str, step: StepRecord) -> None:
-    """Where tokens have log-probs, all have finite ones; where they have versions, all have one."""
-    tokens = len(step.token_ids_T)
-    where = f"step {step.index} of rollout {rollout_id}"
-    if step.logprobs_T and len(step.logprobs_T) != tokens:
-        raise StoreError(f"{where} has {tokens} tokens but {len(step.logprobs_T)} log-probs")
-    if not np.isfinite(step.logprobs_T).all():
-        raise StoreError(f"{where} has a log-prob that is not a finite number")
-    if len(step.image_sha256) != len(step.image_hw):
-        raise StoreError(f"{where} names {len(step.image_sha256)} images but {len(step.image_hw)} sizes")
-    position = 0
-    for span in step.version_spans:
-        if span.start != position or span.end <= span.start:
-            raise StoreError(f"{where}: version spans {step.version_spans} do not follow each other from 0")
-        position = span.end
-    if step.version_spans and position != tokens:
-        raise StoreError(f"{where}: version spans cover {position} of {tokens} tokens")
-
-
-def _step_record(row: StepTable) -> StepRecord:
-    return StepRecord(
-        index=row.index,
-        prompt_ids_P=tuple(np.frombuffer(row.prompt_ids, dtype="<i4").tolist()),
-        token_ids_T=tuple(np.frombuffer(row.token_ids, dtype="<i4").tolist()),
-        logprobs_T=tuple(np.frombuffer(row.logprobs, dtype="<f4").tolist()),
-        version_spans=tuple(VersionSpan(*span) for span in row.version_spans),
-        image_sha256=tuple(row.image_sha256),
-        image_hw=tuple((hw[0], hw[1]) for hw in row.image_hw),
-        text=row.text,
-        action=row.action,
-        parse_error=row.parse_error,
-        sampling=SamplingPayload(**row.sampling).to_value(),
-        finish_reason=FinishReason(row.finish_reason),
-        model_s=row.model_s,
-        env_s=row.env_s,
-    )

@@ -20,7 +20,7 @@ from dart_agent.types import Purpose
 from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
-UNFINISHED_STATES = ("queued", "assigned")
+UNFINISHED_STATES = ("queued", "assigned", "parked")
 
 
 def new_id(prefix: str) -> str:
@@ -168,7 +168,7 @@ def assign_oldest(
         The rollout, None where none is queued.
     """
     query = select(RolloutTable).where(RolloutTable.state == "queued", RolloutTable.phase == phase)
-    rollout = session.scalar(query.order_by(RolloutTable.seq).limit(1))
+    rollout = oldest_parked(session, phase) or session.scalar(query.order_by(RolloutTable.seq).limit(1))
     if rollout is not None:
         _assign(rollout, worker_id, request_id, deadline_s)
     return rollout
@@ -190,6 +190,10 @@ def assign_from_least_busy_group(
     Returns:
         The rollout, None where there is none.
     """
+    parked = oldest_parked(session, phase)
+    if parked is not None:
+        _assign(parked, worker_id, request_id, deadline_s)
+        return parked
     other = aliased(RolloutTable)
     workers_on_group = (
         select(func.count())
@@ -204,6 +208,20 @@ def assign_from_least_busy_group(
     if rollout is not None:
         _assign(rollout, worker_id, request_id, deadline_s)
     return rollout
+
+
+def oldest_parked(session: Session, phase: str) -> RolloutTable | None:
+    """Find the parked rollout of a phase that was opened first.
+
+    Args:
+        session: The transaction.
+        phase: Name of the phase.
+
+    Returns:
+        The rollout, None where none is parked.
+    """
+    query = select(RolloutTable).where(RolloutTable.state == "parked", RolloutTable.phase == phase)
+    return session.scalar(query.order_by(RolloutTable.seq).limit(1))
 
 
 def _assign(rollout: RolloutTable, worker_id: str, request_id: str, deadline_s: float) -> None:
@@ -317,6 +335,19 @@ def requeue(store: TrajectoryStore, session: Session, rollout: RolloutTable, cau
     store.record_event(session, "rollout_requeued", rollout_id=rollout.rollout_id, cause=cause, state=rollout.state)
 
 
+def park(store: TrajectoryStore, session: Session, rollout: RolloutTable) -> None:
+    """Leave an assigned rollout, whose steps are stored, to whoever is assigned it next; in a stopped phase it is cancelled.
+
+    Args:
+        store: The trajectory database.
+        session: The transaction.
+        rollout: The rollout.
+    """
+    rollout.worker_id = rollout.request_id = rollout.deadline_s = None
+    rollout.state = "parked" if find_phase(session, rollout.phase).state == "active" else "cancelled"
+    store.record_event(session, "rollout_parked", rollout_id=rollout.rollout_id, state=rollout.state)
+
+
 def complete_rollout(store: TrajectoryStore, session: Session, rollout: RolloutTable, *, masked: bool) -> None:
     """Complete a rollout; a masked item of a fixed list is tried again under a new rollout id.
 
@@ -359,7 +390,7 @@ def count_unfinished(session: Session, *, group_id: str | None = None, phase: st
 
 
 def cancel_queued(session: Session, phase: str) -> list[str]:
-    """Cancel what is queued in a phase.
+    """Cancel what is queued or parked in a phase.
 
     Args:
         session: The transaction.
@@ -369,7 +400,7 @@ def cancel_queued(session: Session, phase: str) -> list[str]:
         Ids of the groups concerned.
     """
     rows = session.scalars(
-        select(RolloutTable).where(RolloutTable.phase == phase, RolloutTable.state == "queued")
+        select(RolloutTable).where(RolloutTable.phase == phase, RolloutTable.state.in_(("queued", "parked")))
     ).all()
     for row in rows:
         row.state = "cancelled"
@@ -377,11 +408,12 @@ def cancel_queued(session: Session, phase: str) -> list[str]:
     return list(dict.fromkeys(row.group_id for row in rows))
 
 
-def work_item(rollout: RolloutTable) -> WorkItemPayload:
+def work_item(rollout: RolloutTable, stored_steps: int = 0) -> WorkItemPayload:
     """Convert a rollout to what its worker gets.
 
     Args:
         rollout: The rollout.
+        stored_steps: Steps that are stored of it.
 
     Returns:
         The work item.
@@ -394,6 +426,7 @@ def work_item(rollout: RolloutTable) -> WorkItemPayload:
         sampling=SamplingPayload(**rollout.sampling),
         max_steps=rollout.max_steps,
         phase=rollout.phase,
+        stored_steps=stored_steps,
     )
 
 

@@ -115,7 +115,7 @@ class ScriptedEnv:
         self._max_steps = task.max_steps
         return self._observe(), {}
 
-    async def step(self, action: Action) -> StepResult:
+    async def step(self, action: Action, *, last: bool | None = None) -> StepResult:
         await asyncio.sleep(0)
         check_action(action, SCREEN_WH)
         self.actions.append(action)
@@ -123,7 +123,7 @@ class ScriptedEnv:
         if step in self.ends:
             end, cause = self.ends[step]
             return StepResult(self._observe(), 0.0, False, True, end, {"cause": cause})
-        if action.type in (ActionType.DONE, ActionType.FAIL) or step >= self._max_steps:
+        if action.type in (ActionType.DONE, ActionType.FAIL) or last or step >= self._max_steps:
             hit = any(past.type is ActionType.CLICK and (past.x, past.y) == self.goal for past in self.actions)
             end = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}.get(
                 action.type, EndReason.MAX_STEPS

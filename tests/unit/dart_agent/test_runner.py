@@ -8,7 +8,7 @@ import pytest
 
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rollouts.episode_loop import Episode, ObservedStep, OnParseError, run_episode
+from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, ObservedStep, OnParseError, run_episode
 from dart_agent.types import Completion, PolicyRequest
 from dart_envs.errors import FarmError
 from dart_envs.hashing import image_sha256
@@ -65,7 +65,9 @@ async def test_an_answer_that_is_no_action_counts_as_a_step_and_does_nothing() -
 
 
 async def test_an_answer_that_is_no_action_can_end_the_episode() -> None:
-    episode = await play(ScriptedEnv(), ScriptedPolicy(["hello"]), on_parse_error=OnParseError.FAIL)
+    episode = await play(
+        ScriptedEnv(), ScriptedPolicy(["hello"]), settings=EpisodeSettings(on_parse_error=OnParseError.FAIL)
+    )
     assert (episode.trajectory.end, episode.trajectory.reward) == (EndReason.FAIL, 0.0)
 
 
@@ -82,12 +84,9 @@ async def test_a_fault_of_the_farm_is_masked_and_keeps_its_cause() -> None:
     assert len(trajectory.steps_S) == 2
 
 
-async def test_a_policy_that_cannot_answer_is_masked() -> None:
-    episode = await play(ScriptedEnv(), ScriptedPolicy([CLICK, PolicyUnavailableError("no worker")]))
-    trajectory = episode.trajectory
-    assert (trajectory.reward, trajectory.end) == (None, EndReason.FARM_FAULT)
-    assert trajectory.cause == "policy: no worker"
-    assert len(trajectory.steps_S) == 1
+async def test_a_policy_that_cannot_answer_leaves_no_masked_episode() -> None:
+    with pytest.raises(PolicyUnavailableError, match="no worker"):
+        await play(ScriptedEnv(), ScriptedPolicy([CLICK, PolicyUnavailableError("no worker")]))
 
 
 async def test_an_episode_that_cannot_begin_raises() -> None:

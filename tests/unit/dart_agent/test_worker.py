@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from dart_agent.errors import ConfigError
+from dart_agent.errors import (
+    ConfigError,
+    ContextExceededError,
+    PolicyUnavailableError,
+    StoreError,
+    StoreRefusedError,
+)
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import ObservedStep
 from dart_agent.rollouts.worker import RolloutWorker, format_episode
 from dart_agent.rollouts.worker_config import load_worker_config
-from dart_agent.types import Completion, Policy, PolicyRequest
+from dart_agent.types import Completion, Policy, PolicyRequest, Trajectory, WorkItem
 from dart_envs.errors import FarmError
-from dart_envs.types import EndReason
+from dart_envs.types import EndReason, RgbImage
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkSource, ScriptedEnv, ScriptedPolicy, completion, item, task
 
 CLICK = "Action: click(start_box='(10,20)')"
@@ -29,6 +36,7 @@ def worker(
     *,
     max_steps: int = 5,
     on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
+    rejected: Path | None = None,
 ) -> RolloutWorker:
     waiting = list(envs)
     return RolloutWorker(
@@ -41,6 +49,7 @@ def worker(
         load_task=lambda task_id: task(max_steps),
         clock=FakeClock(),
         on_solved_step=on_solved_step,
+        rejected=rejected,
     )
 
 
@@ -135,7 +144,7 @@ async def test_an_episode_in_one_line() -> None:
     lines: list[str] = []
     source = FakeWorkSource([item("roll_0")])
     running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK, "hm", DONE]))
-    running._on_episode = lambda episode: lines.append(format_episode(episode))
+    running._on_episode = lambda played: lines.append(format_episode(played.episode))
     await run_until_empty(running, source)
     assert lines[0].startswith(" 1.00 toy/click/0000 done, 3 steps in ")
     assert lines[0].endswith("click, ?, done")
@@ -155,3 +164,63 @@ def test_mistakes_in_the_configuration_are_named(tmp_path: Path, text: str, word
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         load_worker_config(path)
+
+
+class RefusingSource(FakeWorkSource):
+    """Refuses the reports of some rollouts for what they are."""
+
+    def __init__(self, items: list[WorkItem], refused: set[str]) -> None:
+        super().__init__(items)
+        self.refused = refused
+
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
+        if trajectory.rollout_id in self.refused:
+            raise StoreRefusedError("a log-prob is not finite")
+        await super().report(trajectory, images)
+
+
+async def test_a_refused_report_costs_one_trajectory_and_not_the_worker(tmp_path: Path) -> None:
+    source = RefusingSource([item(f"roll_{index}") for index in range(4)], {"roll_1"})
+    running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK, DONE]), rejected=tmp_path / "rejected")
+    await run_until_empty(running, source)
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_0", "roll_2", "roll_3"]
+    assert source.abandoned == [("roll_1", "the report was refused: a log-prob is not finite")]
+    (kept,) = (tmp_path / "rejected").iterdir()
+    content = json.loads(kept.read_text())
+    assert (kept.name, content["cause"]) == ("roll_1.json", "a log-prob is not finite")
+    assert content["trajectory"]["steps_S"][0]["text"] == CLICK
+
+
+async def test_a_worker_whose_reports_are_all_refused_ends() -> None:
+    names = [f"roll_{index}" for index in range(9)]
+    source = RefusingSource([item(name) for name in names], set(names))
+    with pytest.raises(StoreError, match="5 rollouts in a row were refused"):
+        await worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK, DONE])).run()
+
+
+async def test_a_policy_that_is_away_gives_the_rollout_back_with_its_cause() -> None:
+    source = FakeWorkSource([item("roll_0"), item("roll_1")])
+    policies = [ScriptedPolicy([CLICK, PolicyUnavailableError("no worker came up")]), ScriptedPolicy([CLICK, DONE])]
+    await run_until_empty(worker(source, [ScriptedEnv()], lambda: policies.pop(0)), source)
+    assert source.abandoned == [("roll_0", "policy: no worker came up")]
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_1"]
+
+
+async def test_when_no_first_prompt_fits_the_configuration_is_named() -> None:
+    source = FakeWorkSource([item("roll_0")])
+    running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([ContextExceededError(990, 64, 1024)]))
+    with pytest.raises(ConfigError, match=r"first prompt of toy/click/0000 .* raise inference.max_model_len"):
+        await running.run()
+    assert source.abandoned[0][1].startswith("configuration: the prompt has 990 tokens")
+
+
+async def test_one_task_whose_first_prompt_is_too_long_does_not_end_the_others() -> None:
+    source = FakeWorkSource([item("roll_0"), item("roll_1"), item("roll_2")])
+    policies = [
+        ScriptedPolicy([CLICK, DONE]),
+        ScriptedPolicy([ContextExceededError(990, 64, 1024)]),
+        ScriptedPolicy([DONE]),
+    ]
+    await run_until_empty(worker(source, [ScriptedEnv()], lambda: policies.pop(0)), source)
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_0", "roll_2"]
+    assert [rollout for rollout, _ in source.abandoned] == ["roll_1"]

@@ -1,0 +1,70 @@
+"""What is needed, beside its stored steps, to continue an unfinished episode in any process.
+
+Role: `EpisodeState` (plain data, JSON) and `SavedEpisode` (with the steps). Rule: sampled ids, log-probs, version spans and texts are in
+the steps and nowhere else; images are in the image store by their hash. A state that was not saved at a turn boundary (`parked` false)
+belongs to the worker that wrote it: only that worker can tell whether an action was under way when it died. Non-goals: storing it
+(`dart_train.data_manager.store`), continuing (`dart_agent.rollouts.episode_loop`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dart_agent.strict_model import StrictModel
+from dart_agent.types import StepRecord
+from dart_envs.envs.parking import ParkedDesktop
+
+
+class KeptDesktop(StrictModel):
+    """`dart_envs.envs.parking.ParkedDesktop` as JSON."""
+
+    steps: int
+    acted: bool
+    lease: str | None = None
+    desktop_id: str | None = None
+    snapshot_id: str | None = None
+
+    @classmethod
+    def from_value(cls, parked: ParkedDesktop) -> KeptDesktop:
+        """From the environment's carrier."""
+        return cls(
+            steps=parked.steps,
+            acted=parked.acted,
+            lease=parked.lease,
+            desktop_id=parked.desktop_id,
+            snapshot_id=parked.snapshot_id,
+        )
+
+    def to_value(self) -> ParkedDesktop:
+        """To the environment's carrier."""
+        return ParkedDesktop(self.steps, self.acted, self.lease, self.desktop_id, self.snapshot_id)
+
+
+class EpisodeState(StrictModel):
+    """One unfinished episode after its last stored step.
+
+    worker, process: who wrote this, by name and by process. parked: it was left at a turn boundary on purpose. started_at_s: seconds since
+    the epoch. elapsed_s: seconds that it has run, without time in which it was parked. tokens, repeats, last_action: what it has used of
+    its limits. first_turn, first_screen: what its history shows no more. desktop: where its desktop is, None: nowhere.
+    """
+
+    worker: str
+    process: str
+    parked: bool = False
+    started_at_s: float
+    elapsed_s: float
+    reset_s: float
+    tokens: int = 0
+    repeats: int = 0
+    last_action: str = ""
+    first_turn: int = 0
+    first_screen: int = 0
+    desktop: KeptDesktop | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedEpisode:
+    """An unfinished episode: its state and the steps that are stored of it."""
+
+    state: EpisodeState
+    steps_S: tuple[StepRecord, ...]

@@ -1,0 +1,189 @@
+"""Steps of a running episode, stored as they happen.
+
+Role: `StepJournal` is the `EpisodeJournal` of one episode over a `PartialWorkSource`. Rule: a step is stored while the next one is sampled;
+at most one is under way, in order. Before an action is performed a mark is written to a file that survives this process; it is removed once
+the step is stored: where it is found, nobody knows whether the action was performed, and the episode begins anew. Non-goals: what follows
+from a directive (`dart_agent.rollouts.worker`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
+from dart_agent.types import Directive, StepRecord, Trajectory, WorkSource
+from dart_envs.envs.parking import ParkedDesktop
+from dart_envs.types import Observation, RgbImage, TaskLike
+
+
+class PartialWorkSource(WorkSource, Protocol):
+    """A work source that keeps unfinished rollouts: `dart_agent.data_client.client.DataManagerClient`."""
+
+    async def store_step(
+        self,
+        worker_id: str,
+        rollout_id: str,
+        steps_S: Sequence[StepRecord],
+        segment: int,
+        images: Mapping[str, RgbImage],
+        state: EpisodeState,
+    ) -> tuple[int, Directive]:
+        """Store the last of the steps; `segment`: that of the step before. Returns its segment, and what the episode does next."""
+        ...
+
+    async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage], *, stored_steps: int = 0) -> None:
+        """Store a finished trajectory whose first `stored_steps` steps are stored, and images that are not."""
+        ...
+
+    async def park(self, worker_id: str, rollout_id: str, state: EpisodeState) -> None:
+        """Leave an unfinished rollout to whoever is assigned it next."""
+        ...
+
+    async def saved_episode(self, rollout_id: str) -> SavedEpisode | None:
+        """What is stored of an unfinished rollout."""
+        ...
+
+    async def restart(self, worker_id: str, rollout_id: str, cause: str) -> None:
+        """Drop the stored steps of an unfinished rollout that begins anew."""
+        ...
+
+
+class ResumableEnv(Protocol):
+    """An environment whose episodes can be parked: `dart_envs.envs.parking.ResumableDesktopEnv`."""
+
+    def held_desktop(self) -> ParkedDesktop | None:
+        """Where the running episode's desktop is, should this process die now."""
+        ...
+
+    async def park(self, *, keep_lease: bool = False) -> ParkedDesktop:
+        """Stop the running episode and keep its desktop. Raises DartEnvError when it cannot be kept."""
+        ...
+
+    async def resume(self, task: TaskLike, parked: ParkedDesktop, *, share_setup: bool | None = None) -> Observation:
+        """Go on with a parked episode. Raises DartEnvError when its desktop is gone."""
+        ...
+
+
+class ActionMarks:
+    """Marks of actions under way, one empty file each, in a directory that outlives the process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def set(self, rollout_id: str, index: int) -> None:
+        """The action of step `index` is performed from now on."""
+        self._path(rollout_id, index).touch()
+
+    def clear(self, rollout_id: str, index: int) -> None:
+        """The step is stored, or the rollout begins anew."""
+        self._path(rollout_id, index).unlink(missing_ok=True)
+
+    def found(self, rollout_id: str, index: int) -> bool:
+        """Whether it is not known if the action of step `index` was performed."""
+        return self._path(rollout_id, index).exists()
+
+    def _path(self, rollout_id: str, index: int) -> Path:
+        return self._directory / f"{rollout_id}.{index}"
+
+
+class StepJournal:
+    """Stores the steps of one episode.
+
+    Args:
+        source: Where they go.
+        worker: Name of the worker.
+        rollout_id: The rollout.
+        env: The environment that it is played in.
+        marks: Marks of actions.
+        saved: What is stored of it, where it continues.
+        segment: Segment of the last stored step.
+    """
+
+    def __init__(
+        self,
+        source: PartialWorkSource,
+        worker: str,
+        rollout_id: str,
+        env: ResumableEnv,
+        marks: ActionMarks,
+        saved: SavedEpisode | None = None,
+        segment: int = 0,
+    ) -> None:
+        self.stored_steps = 0 if saved is None else len(saved.steps_S)
+        self.state = None if saved is None else saved.state
+        self.sent_images: set[str] = set()
+        if saved is not None:
+            self.sent_images.update(sha256 for step in saved.steps_S for sha256 in step.image_sha256)
+        self._source = source
+        self._worker = worker
+        self._rollout_id = rollout_id
+        self._env = env
+        self._marks = marks
+        self._segment = segment
+        self._storing: asyncio.Task[Directive] | None = None
+        self._acting: int | None = None
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether every action that was performed is in a step that is stored or being stored."""
+        return self._acting is None
+
+    def acting(self, index: int) -> None:
+        """The action of step `index` is performed from now on."""
+        self._acting = index
+        self._marks.set(self._rollout_id, index)
+
+    async def stored(self, steps_S: tuple[StepRecord, ...], image: RgbImage, state: EpisodeState) -> Directive:
+        """Begin to store the last step, and return what followed from the step before. Raises StoreError for that one."""
+        directive = await self.flush()
+        self._acting = None
+        held = self._env.held_desktop()
+        state = state.model_copy(update={"desktop": None if held is None else KeptDesktop.from_value(held)})
+        self._storing = asyncio.create_task(self._store(steps_S, image, state), name=f"store-{self._rollout_id}")
+        return directive
+
+    async def flush(self) -> Directive:
+        """Wait until what is being stored is stored. Raises StoreError."""
+        if self._storing is None:
+            return Directive.CONTINUE
+        directive = await asyncio.shield(self._storing)
+        self._storing = None
+        return directive
+
+    async def park(self, *, keep_lease: bool) -> None:
+        """Leave the rollout at this turn boundary to whoever is assigned it next.
+
+        Raises StoreError or DartEnvError when it cannot be left so; the desktop is not usable then.
+        """
+        await self.flush()
+        assert self.state is not None, "nothing is stored: there is nothing to continue"
+        parked = await self._env.park(keep_lease=keep_lease)
+        state = self.state.model_copy(update={"desktop": KeptDesktop.from_value(parked), "parked": True})
+        await self._source.park(self._worker, self._rollout_id, state)
+
+    def forget(self) -> None:
+        """The rollout is over, or begins anew: no mark of it stays."""
+        for index in range(self.stored_steps, self.stored_steps + 2):
+            self._marks.clear(self._rollout_id, index)
+
+    async def _store(self, steps_S: tuple[StepRecord, ...], image: RgbImage, state: EpisodeState) -> Directive:
+        sha256 = steps_S[-1].image_sha256[-1]
+        images = {} if sha256 in self.sent_images else {sha256: image}
+        self._segment, directive = await self._source.store_step(
+            self._worker, self._rollout_id, steps_S, self._segment, images, state
+        )
+        self.sent_images.add(sha256)
+        self.stored_steps, self.state = len(steps_S), state
+        self._marks.clear(self._rollout_id, len(steps_S) - 1)
+        return directive
+
+
+def last_segment(steps_S: Sequence[StepRecord]) -> int:
+    """Segment of the last of some stored steps, 0 where there is none."""
+    from dart_agent.data_client.token_stream import slice_steps
+
+    return slice_steps(steps_S)[-1].segment if steps_S else 0

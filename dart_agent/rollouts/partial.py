@@ -1,0 +1,104 @@
+"""Unfinished rollouts: which of them a worker continues, and why the others begin anew.
+
+Role: `PartialRollouts` gives each rollout its journal, and the episode where one can be continued. Rule: an episode is continued only
+where it is known that the desktop is as the last stored step left it; otherwise its steps are dropped and it begins anew, with the cause on
+record. Non-goals: which unfinished rollout comes next (the data manager), playing (`dart_agent.rollouts.episode_loop`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.errors import StoreError
+from dart_agent.rollouts.episode_loop import EpisodeSettings, ResumedEpisode
+from dart_agent.rollouts.episode_state import SavedEpisode
+from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource, ResumableEnv, StepJournal, last_segment
+from dart_agent.types import StepRecord, WorkItem
+from dart_envs.errors import DartEnvError
+from dart_envs.types import RgbImage, TaskLike
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialRollouts:
+    """What a worker needs to store steps as they happen, and to continue unfinished rollouts.
+
+    Attributes:
+        source: The work source, which keeps unfinished rollouts.
+        images: Where images are read from.
+        marks: Marks of actions under way, in a directory that outlives the process.
+        keep_lease: Parked desktops stay leased for their TTL; otherwise they become snapshots.
+    """
+
+    source: PartialWorkSource
+    images: BlobStorage
+    marks: ActionMarks
+    keep_lease: bool = False
+
+    async def begin(
+        self, env: object, settings: EpisodeSettings, task: TaskLike, item: WorkItem
+    ) -> tuple[ResumedEpisode | None, StepJournal]:
+        """Begin or continue a rollout.
+
+        Args:
+            env: The slot's environment, a `ResumableEnv`.
+            settings: Names the worker and its process.
+            task: The task.
+            item: The rollout.
+
+        Returns:
+            The episode where it is continued, None where it begins; and the journal of its steps.
+
+        Raises:
+            StoreError: The data manager cannot be reached.
+        """
+        resumable = cast(ResumableEnv, env)
+        if item.stored_steps:
+            saved = await self.source.saved_episode(item.rollout_id)
+            resumed = (
+                "nothing is stored of it"
+                if saved is None
+                else await self._continue(resumable, settings, task, item, saved)
+            )
+            if isinstance(resumed, ResumedEpisode):
+                return resumed, self._journal(resumable, settings, item, resumed.saved)
+            logger.warning("%s (%s) begins anew: %s", item.rollout_id, item.task_id, resumed)
+            await self.source.restart(settings.worker, item.rollout_id, resumed)
+            self.marks.clear(item.rollout_id, item.stored_steps)
+        return None, self._journal(resumable, settings, item, None)
+
+    def _journal(
+        self, env: ResumableEnv, settings: EpisodeSettings, item: WorkItem, saved: SavedEpisode | None
+    ) -> StepJournal:
+        segment = 0 if saved is None else last_segment(saved.steps_S)
+        return StepJournal(self.source, settings.worker, item.rollout_id, env, self.marks, saved, segment)
+
+    async def _continue(
+        self, env: ResumableEnv, settings: EpisodeSettings, task: TaskLike, item: WorkItem, saved: SavedEpisode
+    ) -> ResumedEpisode | str:
+        """The unfinished episode with its desktop, or why it cannot be continued."""
+        state, steps = saved.state, saved.steps_S
+        if state.desktop is None:
+            return "no desktop of it was kept"
+        if not state.parked and state.worker != settings.worker:
+            return f"worker {state.worker} was lost, and only it knows whether its last action was performed"
+        if not state.parked and state.process == settings.process:
+            return "this worker has used its desktop since"
+        if self.marks.found(item.rollout_id, len(steps)):
+            return f"the worker died while the action of step {len(steps)} was under way"
+        try:
+            images = await asyncio.to_thread(self._shown_images, steps, state.first_screen)
+            observation = await env.resume(task, state.desktop.to_value())
+        except (DartEnvError, StoreError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ResumedEpisode(saved, observation, images)
+
+    def _shown_images(self, steps: Sequence[StepRecord], first_screen: int) -> dict[str, RgbImage]:
+        wanted = {step.image_sha256[-1] for step in steps[first_screen:] if step.image_sha256}
+        return {sha256: self.images.get(sha256) for sha256 in wanted}

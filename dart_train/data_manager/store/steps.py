@@ -1,0 +1,349 @@
+"""Steps in the database: stored as they happen, as slices of token streams.
+
+Role: append, read, check and drop the steps of a rollout, each inside the caller's transaction. Rule: a step is stored once by rollout and
+index, and only behind the one before it; images and their place holders in the prompt must agree, where the model is known; what is stored
+of a finished trajectory is never changed. Non-goals: states of rollouts (`dart_train.data_manager.store.work`).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from dart_agent.data_client.payloads import SamplingPayload, StreamStepPayload, TrajectoryPayload, steps_digest
+from dart_agent.data_client.token_stream import StepSlice, StreamReader
+from dart_agent.errors import StoreError
+from dart_agent.rollouts.episode_state import EpisodeState
+from dart_agent.types import FinishReason, StepRecord, VersionSpan
+from dart_train.data_manager.store.models import EpisodeStateTable, StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlaceholders:
+    """How a model's prompts stand for images.
+
+    Attributes:
+        token_id: The placeholder token.
+        side_px: Side of the square of pixels that becomes one token.
+    """
+
+    token_id: int
+    side_px: int
+
+    def count(self, hw: Sequence[int]) -> int:
+        """Return the number of placeholders of an image of this height and width."""
+        return (hw[0] // self.side_px) * (hw[1] // self.side_px)
+
+
+Placeholders = Callable[[], ImagePlaceholders | None]
+"""The placeholders of the run's model, None where it is not known."""
+
+
+def append_step(session: Session, rollout_id: str, step: StreamStepPayload, placeholders: Placeholders) -> bool:
+    """Store the next step of an unfinished rollout.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+        step: The step.
+        placeholders: The model's placeholders.
+
+    Returns:
+        False where this step is stored already.
+
+    Raises:
+        StoreError: It does not follow the stored steps, or contradicts itself.
+    """
+    known = session.get(StepTable, (rollout_id, step.index))
+    if known is not None:
+        if known.token_ids != base64.b64decode(step.token_ids):
+            raise StoreError(f"step {step.index} of rollout {rollout_id} is stored with other tokens")
+        return False
+    before = session.get(StepTable, (rollout_id, step.index - 1)) if step.index else None
+    if step.index and before is None:
+        raise StoreError(f"step {step.index} of rollout {rollout_id} comes before step {step.index - 1}")
+    _add(session, rollout_id, step, before, placeholders)
+    session.flush()
+    return True
+
+
+def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholders = lambda: None) -> None:
+    """Store the steps of a finished trajectory that are not stored yet; its unfinished state goes.
+
+    A trajectory with all its steps replaces what is stored of its rollout: another worker may have begun it anew.
+
+    Args:
+        session: The transaction.
+        row: The trajectory.
+        placeholders: The model's placeholders.
+
+    Raises:
+        StoreError: The steps that it leaves out are not those that are stored.
+    """
+    left_out = row.n_steps - len(row.steps)
+    if left_out:
+        if stored_digest(session, row.rollout_id) != row.stored_digest:
+            raise StoreError(
+                f"the stored steps of rollout {row.rollout_id} are not the first {left_out} of this report"
+            )
+    else:
+        drop(session, row.rollout_id)
+    before = session.get(StepTable, (row.rollout_id, left_out - 1)) if left_out else None
+    for step in row.steps:
+        before = _add(session, row.rollout_id, step, before, placeholders)
+    session.execute(delete(EpisodeStateTable).where(EpisodeStateTable.rollout_id == row.rollout_id))
+    session.flush()
+
+
+def drop(session: Session, rollout_id: str) -> int:
+    """Drop the steps and the state of an unfinished rollout.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout; it has no trajectory.
+
+    Returns:
+        Number of steps.
+    """
+    session.execute(delete(EpisodeStateTable).where(EpisodeStateTable.rollout_id == rollout_id))
+    dropped = list(session.scalars(select(StepTable).where(StepTable.rollout_id == rollout_id)))
+    for step in dropped:
+        session.delete(step)
+    session.flush()
+    return len(dropped)
+
+
+def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: int, stored_s: float) -> None:
+    """Save how an unfinished rollout stands.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+        state: Its state after the last step.
+        n_steps: Number of stored steps.
+        stored_s: Present time, in seconds since the epoch.
+    """
+    found = session.get(EpisodeStateTable, rollout_id)
+    last = session.get(StepTable, (rollout_id, n_steps - 1)) if n_steps else None
+    wrote = [] if last is None else [span[0] for span in last.version_spans]
+    if found is not None and found.version_min is not None:
+        wrote.append(found.version_min)
+    row = found or EpisodeStateTable(rollout_id=rollout_id)
+    row.version_min = min(wrote, default=None)
+    row.state, row.n_steps, row.stored_s = state.model_dump(mode="json"), n_steps, stored_s
+    session.add(row)
+    session.flush()
+
+
+def read_state(session: Session, rollout_id: str) -> EpisodeState | None:
+    """Read the state of an unfinished rollout.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        Its state, None where no step of it is stored.
+    """
+    found = session.get(EpisodeStateTable, rollout_id)
+    return None if found is None else EpisodeState.model_validate(found.state)
+
+
+def count_stored(session: Session, rollout_id: str) -> int:
+    """Count the stored steps of an unfinished rollout.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        Number of steps.
+    """
+    found = session.get(EpisodeStateTable, rollout_id)
+    return 0 if found is None else found.n_steps
+
+
+def stored_digest(session: Session, rollout_id: str) -> str:
+    """Compute the digest of what is stored of a rollout (`dart_agent.data_client.payloads.steps_digest`)."""
+    query = select(StepTable.token_ids).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index)
+    return steps_digest(session.scalars(query))
+
+
+def versions(session: Session, rollout_id: str) -> list[int]:
+    """Read the policy versions that wrote in a rollout."""
+    query = select(StepTable.version_spans).where(StepTable.rollout_id == rollout_id)
+    return [span[0] for spans in session.scalars(query) for span in spans]
+
+
+def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
+    """Read the steps of a rollout with their full prompts.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        The steps in order.
+    """
+    reader = StreamReader()
+    return tuple(_record(row, reader) for row in _rows(session, rollout_id))
+
+
+def read_slices(session: Session, rollout_id: str) -> list[StreamStepPayload]:
+    """Read the steps of a rollout as they are stored.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        The slices in order.
+    """
+    return [_payload(row) for row in _rows(session, rollout_id)]
+
+
+def _rows(session: Session, rollout_id: str) -> Iterable[StepTable]:
+    return session.scalars(select(StepTable).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index))
+
+
+def _add(
+    session: Session,
+    rollout_id: str,
+    step: StreamStepPayload,
+    before: StepTable | None,
+    placeholders: Placeholders,
+) -> StepTable:
+    row = StepTable(
+        rollout_id=rollout_id,
+        index=step.index,
+        segment=step.segment,
+        response_start=step.response_start,
+        response_end=step.response_end,
+        prompt_new=base64.b64decode(step.prompt_new),
+        token_ids=base64.b64decode(step.token_ids),
+        logprobs=base64.b64decode(step.logprobs),
+        version_spans=[list(span) for span in step.version_spans],
+        image_sha256_new=step.image_sha256_new,
+        image_hw_new=[list(hw) for hw in step.image_hw_new],
+        text=step.text,
+        action=step.action,
+        parse_error=step.parse_error,
+        sampling=step.sampling.model_dump(),
+        finish_reason=step.finish_reason.value,
+        model_s=step.model_s,
+        env_s=step.env_s,
+    )
+    _check(row, before, placeholders)
+    session.add(row)
+    return row
+
+
+def _check(row: StepTable, before: StepTable | None, placeholders: Placeholders) -> None:
+    """Where tokens have log-probs, all have finite ones; where they have versions, all have one; slices and images fit."""
+    where = f"step {row.index} of rollout {row.rollout_id}"
+    tokens, logprobs = _ids(row.token_ids), np.frombuffer(row.logprobs, dtype="<f4")
+    if len(logprobs) and len(logprobs) != len(tokens):
+        raise StoreError(f"{where} has {len(tokens)} tokens but {len(logprobs)} log-probs")
+    if not np.isfinite(logprobs).all():
+        raise StoreError(f"{where} has a log-prob that is not a finite number")
+    if len(row.image_sha256_new) != len(row.image_hw_new):
+        raise StoreError(f"{where} names {len(row.image_sha256_new)} images but {len(row.image_hw_new)} sizes")
+    begins = row.segment == row.index
+    if not begins and (before is None or before.segment != row.segment):
+        raise StoreError(f"{where} continues segment {row.segment}, which the step before it is not of")
+    held = 0 if begins or before is None else before.response_end
+    new = _ids(row.prompt_new)
+    if (row.response_start, row.response_end) != (held + len(new), held + len(new) + len(tokens)):
+        raise StoreError(
+            f"{where} answers at [{row.response_start}, {row.response_end}) of its segment, but {held} tokens are stored of it, "
+            f"{len(new)} are new in the prompt and {len(tokens)} were sampled"
+        )
+    position = 0
+    for span in row.version_spans:
+        if span[1] != position or span[2] <= span[1]:
+            raise StoreError(f"{where}: version spans {row.version_spans} do not follow each other from 0")
+        position = span[2]
+    if row.version_spans and position != len(tokens):
+        raise StoreError(f"{where}: version spans cover {position} of {len(tokens)} tokens")
+    if len(new) and row.image_hw_new:
+        _check_images(where, new.tolist(), row.image_hw_new, placeholders())
+
+
+def _check_images(
+    where: str, prompt_new: Sequence[int], sizes: Sequence[Sequence[int]], model: ImagePlaceholders | None
+) -> None:
+    """Each image must have exactly its number of place holders: the trainer would compute other features than were sampled from."""
+    if model is None:
+        return
+    found = [len(list(run)) for is_image, run in groupby(prompt_new, lambda item: item == model.token_id) if is_image]
+    wanted = [model.count(hw) for hw in sizes]
+    if found != wanted:
+        raise StoreError(
+            f"{where}: its prompt has image placeholders in runs of {found}, but its images of {[list(hw) for hw in sizes]} pixels "
+            f"have {wanted}; rollout worker and engine use different image sizes"
+        )
+
+
+def _ids(content: bytes) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.frombuffer(content, dtype="<i4")
+
+
+def _record(row: StepTable, reader: StreamReader) -> StepRecord:
+    tokens = tuple(_ids(row.token_ids).tolist())
+    cut = StepSlice(
+        row.segment,
+        row.response_start,
+        row.response_end,
+        tuple(_ids(row.prompt_new).tolist()),
+        tuple(row.image_sha256_new),
+        tuple((hw[0], hw[1]) for hw in row.image_hw_new),
+    )
+    prompt, hashes, sizes = reader.read(row.index, cut, tokens)
+    return StepRecord(
+        index=row.index,
+        prompt_ids_P=prompt,
+        token_ids_T=tokens,
+        logprobs_T=tuple(np.frombuffer(row.logprobs, dtype="<f4").tolist()),
+        version_spans=tuple(VersionSpan(*span) for span in row.version_spans),
+        image_sha256=hashes,
+        image_hw=sizes,
+        text=row.text,
+        action=row.action,
+        parse_error=row.parse_error,
+        sampling=SamplingPayload(**row.sampling).to_value(),
+        finish_reason=FinishReason(row.finish_reason),
+        model_s=row.model_s,
+        env_s=row.env_s,
+    )
+
+
+def _payload(row: StepTable) -> StreamStepPayload:
+    return StreamStepPayload(
+        index=row.index,
+        segment=row.segment,
+        response_start=row.response_start,
+        response_end=row.response_end,
+        prompt_new=_text(row.prompt_new),
+        token_ids=_text(row.token_ids),
+        logprobs=_text(row.logprobs),
+        version_spans=row.version_spans,
+        image_sha256_new=row.image_sha256_new,
+        image_hw_new=row.image_hw_new,
+        text=row.text,
+        action=row.action,
+        parse_error=row.parse_error,
+        sampling=SamplingPayload(**row.sampling),
+        finish_reason=FinishReason(row.finish_reason),
+        model_s=row.model_s,
+        env_s=row.env_s,
+    )
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
