@@ -3,7 +3,7 @@
 Role: `resolve_checkpoint` gives the directory of a path or name; `read_checkpoint_info` tells which prompts and pictures suit it. Rule:
 local files only, by
 JSON: nothing is downloaded, neither torch nor transformers is imported, and what cannot be served or trained is refused here, before any
-process starts. Non-goals: tensors (`weight_files`), loading (vLLM, `dart_train.model.policy_model`).
+process starts. Non-goals: tensors (`weights.files`), loading (vLLM, `dart_train.model.policy_model`).
 """
 
 from __future__ import annotations

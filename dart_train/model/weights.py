@@ -1,8 +1,9 @@
 """Complete model directories, above all the published policy versions `v<N>`.
 
 Role: write a directory completely or not at all; keep the newest versions. Rule: a directory is written under a temporary name, synced and
-renamed; an existing one is never written again, so that a reader that sees the name may load it. Non-goals: registering versions (the data
-manager), loading (`dart_agent.inference`).
+renamed; an existing one is never written again, so that a reader that sees the name may load it; a version that a reader holds
+(`dart_agent.inference.weights.leases`) stays until a later publication. Non-goals: registering versions (the data manager), loading
+(`dart_agent.inference`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from dart_agent.inference.weights.leases import make_leasable, try_remove
+
 _NAME = re.compile(r"v(\d+)")
 
 
@@ -22,7 +25,7 @@ class PolicyVersionStore:
 
     Args:
         root: The directory.
-        keep: How many of the newest versions are kept.
+        keep: How many of the newest versions are kept; older ones that are still read are kept, too.
     """
 
     def __init__(self, root: Path, keep: int) -> None:
@@ -53,19 +56,24 @@ class PolicyVersionStore:
         target = self.path(version)
         if target.exists():
             return target
-        write_directory_atomically(target, save)
+
+        def save_leasable(directory: Path) -> None:
+            save(directory)
+            make_leasable(directory)
+
+        write_directory_atomically(target, save_leasable)
         self._prune()
         return target
 
     def remove_partial(self) -> None:
-        """Remove what a killed trainer left partially written."""
+        """Remove what a killed trainer left partially written or removed."""
         if self.root.exists():
             for leftover in self.root.glob(".v*-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
 
     def _prune(self) -> None:
         for version in self.versions()[: -self._keep]:
-            shutil.rmtree(self.path(version))
+            try_remove(self.path(version))
 
 
 def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> None:

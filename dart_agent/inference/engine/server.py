@@ -32,7 +32,7 @@ from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.process_group import kill_members, mark_group_leader
 from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, PublishedWeights, WorkerSettings
-from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
+from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
 from dart_agent.prompts.chat_template import chat_template, render_chat
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan

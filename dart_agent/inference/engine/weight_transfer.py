@@ -3,7 +3,7 @@
 Role: runs inside vLLM's worker process, on CPU and CUDA builds; reads the safetensors that the trainer published (names as in the
 Hugging Face checkpoint) and loads them into the model. Rule: the load is bracketed by vLLM's layerwise reload. Linear layers are
 packed for their kernels and their plain parameters are gone, so loading into the live model would fail half-way. A tied output embedding
-is in no file and that reload passes it by: it is packed again here. Non-goals: checking the files (`weight_files`), pausing requests and
+is in no file and that reload passes it by: it is packed again here. Non-goals: checking the files (`weights.files`), pausing requests and
 numbering versions (`server`).
 """
 
@@ -24,7 +24,7 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from dart_agent.inference.weight_files import weight_files
+from dart_agent.inference.weights.files import weight_files
 
 
 @dataclass
@@ -53,7 +53,7 @@ class FileWeightEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  # t
         """The bracket opens in `receive_weights`."""
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
-        """Load the files, bracketed. Whoever calls checks them before (`weight_files.check_weights_match`): a failure here is final."""
+        """Load the files, bracketed. Whoever calls checks them before (`weights.files.check_weights_match`): a failure here is final."""
         with torch.device(self.device):
             initialize_layerwise_reload(self.model)
             self.model.load_weights(_tensors(Path(update_info.path)))

@@ -15,7 +15,7 @@ from dart_agent.inference import wire
 from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_for_addresses, write_addresses
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.supervisor import Supervisor
-from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
+from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
 from dart_agent.inference.worker_process import WorkerProcess
 from tests.unit.dart_agent.fakes import FakeClock, completion, request
 

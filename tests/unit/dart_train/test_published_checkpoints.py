@@ -21,7 +21,7 @@ from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
-from dart_agent.inference.weight_files import check_weights_match, tensor_shapes
+from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
 from dart_agent.prompts.builder import Prompt, PromptBuilder, preset
 from dart_agent.prompts.chat_template import chat_template, render_chat
 from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan

@@ -13,6 +13,7 @@ from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, screen, step_o
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
 from dart_agent.data_client.wire import Batch
+from dart_agent.inference.weights.leases import hold
 from dart_agent.metrics_file import append_metrics
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model, token_logprobs
@@ -288,6 +289,23 @@ def test_published_versions_load_and_old_ones_go(
     assert store.versions() == [2, 3]
     loaded = load_model(path)
     assert same(weights_of(trainer), loaded.model.state_dict())
+
+
+def test_a_version_that_a_worker_still_reads_is_kept_until_it_is_released(tmp_path: Path) -> None:
+    store = PolicyVersionStore(tmp_path, keep=2)
+
+    def publish(version: int) -> None:
+        store.publish(version, lambda directory: (directory / "w").write_text("written") and None)
+
+    publish(1)
+    with hold(store.path(1)):
+        for version in (2, 3, 4):
+            publish(version)
+        assert (store.path(1) / "w").read_text() == "written"
+        assert store.versions() == [1, 3, 4]
+    publish(5)
+    assert store.versions() == [4, 5]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["v4", "v5"]
 
 
 def test_a_failed_publication_leaves_nothing_and_a_version_is_written_once(tmp_path: Path) -> None:

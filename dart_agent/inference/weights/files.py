@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 from dart_agent.errors import WeightUpdateError
 
@@ -25,24 +26,36 @@ def weight_files(directory: Path) -> list[Path]:
     return files
 
 
+def read_header(file: Path) -> tuple[dict[str, dict[str, Any]], int]:
+    """Entries of a safetensors header by tensor name, and the offset of the first tensor's bytes.
+
+    Raises WeightUpdateError for a file that is cut off or no safetensors.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+            header = json.loads(stream.read(length)) if length < size else None
+        if header is None:
+            raise ValueError("its header is longer than the file")
+        header.pop("__metadata__", None)
+        begin = _LENGTH.size + length
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        if begin + end != size:
+            raise ValueError(f"it should have {begin + end} bytes and has {size}")
+        if not all({"shape", "dtype"} <= entry.keys() for entry in header.values()):
+            raise ValueError("a tensor has no shape or no data type")
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise WeightUpdateError(f"{file} is not a complete safetensors file: {error}") from error
+    return header, begin
+
+
 def tensor_shapes(directory: Path) -> Shapes:
     """Shape of every tensor by name. Raises WeightUpdateError for a file that is cut off or no safetensors."""
     shapes: Shapes = {}
     for file in weight_files(directory):
-        try:
-            size = file.stat().st_size
-            with file.open("rb") as stream:
-                (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
-                header = json.loads(stream.read(length)) if length < size else None
-            if header is None:
-                raise ValueError("its header is longer than the file")
-            header.pop("__metadata__", None)
-            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-            if _LENGTH.size + length + end != size:
-                raise ValueError(f"it should have {_LENGTH.size + length + end} bytes and has {size}")
-            shapes.update({name: tuple(entry["shape"]) for name, entry in header.items()})
-        except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-            raise WeightUpdateError(f"{file} is not a complete safetensors file: {error}") from error
+        header, _ = read_header(file)
+        shapes.update({name: tuple(entry["shape"]) for name, entry in header.items()})
     return shapes
 
 
