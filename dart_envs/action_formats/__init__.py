@@ -4,6 +4,7 @@
     dart-gui            DART-GUI-7B: the same language, the prompt of DART's rollouts
     qwen2.5-vl          Qwen2.5-VL, `computer_use` tool calls, pixels of the picture
     qwen3-vl            Qwen3-VL, `computer_use` tool calls, 0 to 1000
+    openai-computer     OpenAI's `computer` tool: batches of actions in `computer_call` items, pixels of the screen
 
 `make_format` gives a format by name. Users add their own under the entry point group `dart_envs.action_formats`: the entry is a
 class or a factory without arguments. A format has one module; this package performs no actions and keeps no state.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
 from dart_envs.action_formats.base import ActionFormat, ParsedAnswer, ParseError
+from dart_envs.action_formats.openai_computer import OpenaiComputerFormat
 from dart_envs.action_formats.qwen import Qwen3VlFormat, Qwen25VlFormat
 from dart_envs.action_formats.uitars_prompts import DartGuiFormat, Uitars15Format
 
@@ -25,6 +27,7 @@ FORMATS: Mapping[str, Callable[[], ActionFormat]] = {
     "dart-gui": DartGuiFormat,
     "qwen2.5-vl": Qwen25VlFormat,
     "qwen3-vl": Qwen3VlFormat,
+    "openai-computer": OpenaiComputerFormat,
 }
 
 

@@ -187,6 +187,33 @@ def image_part() -> Message:
     return {"type": "image"}
 
 
+def conversation(
+    system: str, asked: str, turns: Sequence[PastTurn], answers: Sequence[str | None]
+) -> tuple[Message, ...]:
+    """Write a prompt in which pictures and answers take turns.
+
+    Args:
+        system: The system prompt.
+        asked: The first user turn, with the first picture after it as long as that is shown.
+        turns: The finished steps, oldest first.
+        answers: What is repeated of the answer of each step; None leaves it out.
+
+    Returns:
+        The messages. Pictures that are not shown any more leave no turn behind.
+    """
+    shown = [*(turn.image is not None for turn in turns), True]
+    messages: list[Message] = [
+        {"role": "system", "content": [text_part(system)]},
+        {"role": "user", "content": [text_part(asked), *([image_part()] if shown[0] else [])]},
+    ]
+    for answer, next_shown in zip(answers, shown[1:], strict=True):
+        if answer is not None:
+            messages.append({"role": "assistant", "content": [text_part(answer)]})
+        if next_shown:
+            messages.append({"role": "user", "content": [image_part()]})
+    return tuple(messages)
+
+
 def read_answer(
     read: Callable[[], tuple[Sequence[OneAction], str]], screen_wh: tuple[int, int]
 ) -> ParsedAnswer | ParseError:

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dart_envs.action_formats.base import MAX_ACTIONS, OneAction, point_to_screen
-from dart_envs.actions import MAX_WHEEL_CLICKS, drag
+from dart_envs.actions import MAX_WHEEL_CLICKS, decode_action, drag
 from dart_envs.errors import ActionError, ActionFault
 from dart_envs.key_names import canonical_key
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType, DecodedAction
-from dart_server.wire import MoveEvent
+from dart_server.wire import InputEvent, KeyEvent, MoveEvent
 
 OPENINGS = ("<tool_call>", "\N{ALEMBIC}", "\N{TRIANGULAR RULER}")
 """What begins a call; the two signs are what Qwen2.5-VL's training data has in its place here and there."""
@@ -54,6 +54,7 @@ def _no_constant(name: str) -> Any:
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _SPACE = re.compile(r"\s*")
+_JSON_LINE = re.compile(r"^[ \t]*(?:```(?:json)?[ \t]*(?:\n[ \t]*)?)?(?P<value>[\[{])", re.MULTILINE)
 
 
 def find_tool_calls(answer: str) -> tuple[str, list[Mapping[str, Any]]]:
@@ -104,6 +105,27 @@ def _as_call(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ActionError("A tool call is a JSON object.", ActionFault.BAD_SYNTAX)
     return value
+
+
+def find_json(answer: str) -> tuple[str, Any]:
+    """Read the JSON value that an answer consists of, or that begins a line of it.
+
+    Args:
+        answer: The answer: JSON, or text with JSON at its end, with or without a Markdown fence.
+
+    Returns:
+        The text before the value, and the value: an object or a list.
+
+    Raises:
+        ActionError: If there is none, or it cannot be read.
+    """
+    found = _JSON_LINE.search(answer)
+    if found is None:
+        raise ActionError("There is no JSON object.", ActionFault.NO_ACTION)
+    value, position = _read_value(answer, found.start("value"))
+    if answer[position:].strip(" \t\r\n`"):
+        raise ActionError("More text follows the JSON object.", ActionFault.BAD_SYNTAX)
+    return answer[: found.start()].strip(), value
 
 
 def _first(text: str, marks: Sequence[str], start: int) -> tuple[int, str] | None:
@@ -205,9 +227,9 @@ def pointer_after(action: OneAction, pointer: tuple[int, int]) -> tuple[int, int
     return pointer if x is None or y is None else (x, y)
 
 
-def drag_events(path: Sequence[tuple[int, int]], button: int = 1) -> list[Any]:
+def drag_events(path: Sequence[tuple[int, int]], button: int = 1) -> list[InputEvent]:
     """Return the events of a drag along a path of at least two points, in screen pixels."""
-    events: list[Any] = [MoveEvent(x=path[0][0], y=path[0][1])]
+    events: list[InputEvent] = [MoveEvent(x=path[0][0], y=path[0][1])]
     legs = [drag(start, end, button) for start, end in itertools.pairwise(path)]
     for index, leg in enumerate(legs):
         events += leg[(1 if index else 0) : (None if index == len(legs) - 1 else -1)]
@@ -217,3 +239,32 @@ def drag_events(path: Sequence[tuple[int, int]], button: int = 1) -> list[Any]:
 def click_at(kind: ActionType, place: tuple[int, int]) -> Action:
     """Return a canonical action at a point, in screen pixels."""
     return Action(kind, x=place[0], y=place[1])
+
+
+def with_keys_held(action: OneAction, held: Sequence[str], screen_wh: tuple[int, int]) -> OneAction:
+    """Return an action during which keys are held down.
+
+    Args:
+        action: The action.
+        held: Names of the keys; without any the action stays as it is.
+        screen_wh: (width, height) of the screen in pixels.
+
+    Raises:
+        ActionError: If the action cannot be performed.
+    """
+    if not held:
+        return action
+    inner = action if isinstance(action, DecodedAction) else decode_action(action, screen_wh)
+    down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in held]
+    up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(held)]
+    return DecodedAction((*down, *inner.events, *up))
+
+
+def ending(thought: str, *, infeasible: str) -> Action:
+    """Return the end of the episode that an answer without a call means.
+
+    Args:
+        thought: The answer.
+        infeasible: What the answer holds where the task cannot be done.
+    """
+    return Action(ActionType.FAIL if infeasible in thought else ActionType.DONE)

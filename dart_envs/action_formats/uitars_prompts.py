@@ -25,8 +25,7 @@ from dart_envs.action_formats.base import (
     PastTurn,
     PictureSize,
     cannot_express,
-    image_part,
-    text_part,
+    conversation,
 )
 from dart_envs.action_formats.uitars import SCROLL_CLICKS, UitarsDialect, format_actions, parse
 from dart_envs.observations.geometry import Coordinates, PointMap
@@ -115,18 +114,9 @@ class Uitars15Format:
         """Write the prompt; see `ActionFormat.messages`."""
         del picture_wh
         prompt = self.prompt.replace("{language}", LANGUAGE).replace("{instruction}", instruction)
-        shown = [turn.image is not None for turn in turns] + [True]
-        first = [text_part(prompt), *([image_part()] if shown[0] else [])]
-        messages: list[Message] = [
-            {"role": "system", "content": [text_part(SYSTEM)]},
-            {"role": "user", "content": first},
-        ]
-        for index, turn in enumerate(turns):
-            if index >= len(turns) - MAX_ANSWERS:
-                messages.append({"role": "assistant", "content": [text_part(mark_boxes(turn.text))]})
-            if shown[index + 1]:
-                messages.append({"role": "user", "content": [image_part()]})
-        return tuple(messages)
+        first = len(turns) - MAX_ANSWERS
+        answers = [mark_boxes(turn.text) if index >= first else None for index, turn in enumerate(turns)]
+        return conversation(SYSTEM, prompt, turns, answers)
 
     def tools(self, picture_wh: tuple[int, int]) -> tuple[Mapping[str, Any], ...]:
         """Return no tools: the prompt names the actions."""
