@@ -5,6 +5,7 @@
     qwen2.5-vl          Qwen2.5-VL, `computer_use` tool calls, pixels of the picture
     qwen3-vl            Qwen3-VL, `computer_use` tool calls, 0 to 1000
     openai-computer     OpenAI's `computer` tool: batches of actions in `computer_call` items, pixels of the screen
+    anthropic-computer  Anthropic's computer toolset: `tool_use` blocks, pixels of a screen of at most 1280x720
 
 `make_format` gives a format by name. Users add their own under the entry point group `dart_envs.action_formats`: the entry is a
 class or a factory without arguments. A format has one module; this package performs no actions and keeps no state.
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
+from dart_envs.action_formats.anthropic_computer import AnthropicComputerFormat
 from dart_envs.action_formats.base import ActionFormat, ParsedAnswer, ParseError
 from dart_envs.action_formats.openai_computer import OpenaiComputerFormat
 from dart_envs.action_formats.qwen import Qwen3VlFormat, Qwen25VlFormat
@@ -28,6 +30,7 @@ FORMATS: Mapping[str, Callable[[], ActionFormat]] = {
     "qwen2.5-vl": Qwen25VlFormat,
     "qwen3-vl": Qwen3VlFormat,
     "openai-computer": OpenaiComputerFormat,
+    "anthropic-computer": AnthropicComputerFormat,
 }
 
 
