@@ -6,6 +6,7 @@
     qwen3-vl            Qwen3-VL, `computer_use` tool calls, 0 to 1000
     openai-computer     OpenAI's `computer` tool: batches of actions in `computer_call` items, pixels of the screen
     anthropic-computer  Anthropic's computer toolset: `tool_use` blocks, pixels of a screen of at most 1280x720
+    osworld-pyautogui   programs of pyautogui calls as OSWorld's agents write them, pixels of the screen
 
 `make_format` gives a format by name. Users add their own under the entry point group `dart_envs.action_formats`: the entry is a
 class or a factory without arguments. A format has one module; this package performs no actions and keeps no state.
@@ -19,6 +20,7 @@ from importlib.metadata import entry_points
 from dart_envs.action_formats.anthropic_computer import AnthropicComputerFormat
 from dart_envs.action_formats.base import ActionFormat, ParsedAnswer, ParseError
 from dart_envs.action_formats.openai_computer import OpenaiComputerFormat
+from dart_envs.action_formats.osworld_pyautogui import OsworldPyautoguiFormat
 from dart_envs.action_formats.qwen import Qwen3VlFormat, Qwen25VlFormat
 from dart_envs.action_formats.uitars_prompts import DartGuiFormat, Uitars15Format
 
@@ -31,6 +33,7 @@ FORMATS: Mapping[str, Callable[[], ActionFormat]] = {
     "qwen3-vl": Qwen3VlFormat,
     "openai-computer": OpenaiComputerFormat,
     "anthropic-computer": AnthropicComputerFormat,
+    "osworld-pyautogui": OsworldPyautoguiFormat,
 }
 
 

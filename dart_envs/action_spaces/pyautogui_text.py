@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from dart_envs.action_formats.pyautogui_calls import MAX_CODE_LENGTH, parse_calls
 from dart_envs.action_spaces.base import StatelessCodec, TextActionSpace, decode_common_action
-from dart_envs.action_spaces.pyautogui_calls import MAX_CODE_LENGTH, parse_calls
 from dart_envs.actions import decode_action
 from dart_envs.errors import ActionError
 from dart_envs.spaces import SAMPLE_KEYS, UnicodeText, reject_masks

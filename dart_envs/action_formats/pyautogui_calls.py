@@ -3,7 +3,7 @@
 Statements are calls of the functions in `CALLS` with literal arguments, `time.sleep`, `with pyautogui.hold(...)`,
 imports of the two modules and settings of pyautogui (which change nothing here). Everything else is an `ActionError`
 that names it. Durations of movements are left out, pauses and intervals are kept. Arguments are pyautogui's own. The
-space is in `pyautogui_text`.
+space is in `dart_envs.action_spaces.pyautogui_text`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.actions import MAX_TEXT_LENGTH, MAX_WAIT_S, MAX_WHEEL_CLICKS, check_text, chord_events, clicks, drag
-from dart_envs.errors import ActionError
+from dart_envs.errors import ActionError, ActionFault
 from dart_envs.key_names import to_guest_key
 from dart_server.wire import ButtonEvent, InputEvent, KeyEvent, MoveEvent, ScrollEvent, TextEvent, WaitEvent
 
@@ -55,7 +55,9 @@ class EventBuilder:
         """
         self.events += events
         if len(self.events) > MAX_EVENTS:
-            raise ActionError(f"One action has at most {MAX_EVENTS} input events; this text has more.")
+            raise ActionError(
+                f"One action has at most {MAX_EVENTS} input events; this text has more.", ActionFault.TOO_MANY
+            )
 
     def wait(self, seconds: float) -> None:
         """Append a pause.
@@ -92,7 +94,9 @@ class EventBuilder:
         point = [here if given is None else _whole(given) for given, here in zip((x, y), self.pointer, strict=True)]
         if not all(0 <= value < side for value, side in zip(point, self._resolution, strict=True)):
             width, height = self._resolution
-            raise ActionError(f"The point ({point[0]}, {point[1]}) is outside the {width}x{height} screen.")
+            raise ActionError(
+                f"The point ({point[0]}, {point[1]}) is outside the {width}x{height} screen.", ActionFault.OUT_OF_SCREEN
+            )
         return point[0], point[1]
 
     def move_to(self, x: Any, y: Any) -> None:
@@ -140,18 +144,31 @@ def parse_calls(code: str, resolution: tuple[int, int], pointer: tuple[int, int]
     Raises:
         ActionError: If the text has a statement that is not allowed.
     """
+    return [event for events in parse_statements(code, resolution, pointer) for event in events]
+
+
+def parse_statements(code: str, resolution: tuple[int, int], pointer: tuple[int, int]) -> list[tuple[InputEvent, ...]]:
+    """Read the input events of a text, one tuple for each statement that has any; see `parse_calls`."""
     if len(code) > MAX_CODE_LENGTH:
-        raise ActionError(f"The text of an action has {len(code)} characters; the limit is {MAX_CODE_LENGTH}.")
+        raise ActionError(
+            f"The text of an action has {len(code)} characters; the limit is {MAX_CODE_LENGTH}.", ActionFault.TOO_MANY
+        )
     try:
         tree = ast.parse(code)
     except SyntaxError as error:
-        raise ActionError(f"The text is not Python: {error.msg} in line {error.lineno or 1}.") from None
+        raise ActionError(
+            f"The text is not Python: {error.msg} in line {error.lineno or 1}.", ActionFault.BAD_SYNTAX
+        ) from None
     except (ValueError, RecursionError, MemoryError):
-        raise ActionError("The text is not Python that can be read.") from None
+        raise ActionError("The text is not Python that can be read.", ActionFault.BAD_SYNTAX) from None
     builder = EventBuilder(resolution, pointer)
+    statements: list[tuple[InputEvent, ...]] = []
     for statement in tree.body:
+        before = len(builder.events)
         _perform(statement, builder)
-    return builder.events
+        if len(builder.events) > before:
+            statements.append(tuple(builder.events[before:]))
+    return statements
 
 
 def _perform(statement: ast.stmt, builder: EventBuilder) -> None:
@@ -176,7 +193,8 @@ def _perform(statement: ast.stmt, builder: EventBuilder) -> None:
         case _:
             raise ActionError(
                 f"Line {statement.lineno} is no call of pyautogui or time.sleep with literal arguments; code that needs more runs"
-                " in the action space pyautogui-exec."
+                " in the action space pyautogui-exec.",
+                ActionFault.UNKNOWN_ACTION,
             )
 
 
@@ -186,7 +204,8 @@ def _call(call: ast.Call, builder: EventBuilder) -> None:
         name = "sleep"
     elif module != "pyautogui" or name not in CALLS:
         raise ActionError(
-            f"{module}.{name} is not among the calls of this space: {', '.join(sorted(CALLS))}, time.sleep."
+            f"{module}.{name} is not among the calls of this space: {', '.join(sorted(CALLS))}, time.sleep.",
+            ActionFault.UNKNOWN_ACTION,
         )
     if name == "hotkey":
         keywords = _bind(name, ast.Call(call.func, [], call.keywords), ("interval",))
@@ -200,7 +219,10 @@ def _name(call: ast.Call) -> tuple[str, str]:
     match call.func:
         case ast.Attribute(value=ast.Name(id=module), attr=name):
             return module, name
-    raise ActionError(f"Line {call.lineno} calls something that is not a function of pyautogui or time.sleep.")
+    raise ActionError(
+        f"Line {call.lineno} calls something that is not a function of pyautogui or time.sleep.",
+        ActionFault.UNKNOWN_ACTION,
+    )
 
 
 def _bind(name: str, call: ast.Call, parameters: Sequence[str]) -> dict[str, Any]:
@@ -222,6 +244,12 @@ def _literal(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ActionError(f"Arguments are literal values; line {node.lineno} has something else.") from None
+
+
+def _need(given: Mapping[str, Any], name: str) -> Any:
+    if name not in given:
+        raise ActionError(f"A call lacks its argument {name}.", ActionFault.MISSING_FIELD)
+    return given[name]
 
 
 def _whole(value: Any) -> int:
@@ -314,7 +342,7 @@ def _drag_by(builder: EventBuilder, given: Mapping[str, Any]) -> None:
 
 def _wheel(axis: str) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
     def perform(builder: EventBuilder, given: Mapping[str, Any]) -> None:
-        amount = _whole(given.get("clicks"))
+        amount = _whole(_need(given, "clicks"))
         if abs(amount) > MAX_WHEEL_CLICKS:
             raise ActionError(f"A scroll is at most {MAX_WHEEL_CLICKS} clicks of the wheel, not {amount}.")
         builder.move_to(given.get("x"), given.get("y"))
@@ -325,7 +353,7 @@ def _wheel(axis: str) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
 
 
 def _press(builder: EventBuilder, given: Mapping[str, Any]) -> None:
-    keys, interval_s = _names(given.get("keys")), _seconds(given.get("interval", 0.0))
+    keys, interval_s = _names(_need(given, "keys")), _seconds(given.get("interval", 0.0))
     for _ in range(_count(given.get("presses", 1), MAX_REPEATS, "presses")):
         for key in keys:
             builder.press_key(key)
@@ -334,7 +362,7 @@ def _press(builder: EventBuilder, given: Mapping[str, Any]) -> None:
 
 def _hold_key(kind: str) -> Callable[[EventBuilder, Mapping[str, Any]], None]:
     def perform(builder: EventBuilder, given: Mapping[str, Any]) -> None:
-        builder.add(KeyEvent(type="key_down" if kind == "down" else "key_up", key=_key(given.get("key"))))
+        builder.add(KeyEvent(type="key_down" if kind == "down" else "key_up", key=_key(_need(given, "key"))))
 
     return perform
 
@@ -351,7 +379,7 @@ def _hotkey(builder: EventBuilder, keys: list[Any], interval: Any) -> None:
 
 
 def _write(builder: EventBuilder, given: Mapping[str, Any]) -> None:
-    message, interval_s = given.get("message"), _seconds(given.get("interval", 0.0))
+    message, interval_s = _need(given, "message"), _seconds(given.get("interval", 0.0))
     if isinstance(message, list | tuple):
         for key in message:
             builder.press_key(_key(key))
@@ -388,6 +416,6 @@ CALLS: Mapping[str, tuple[tuple[str, ...], Callable[[EventBuilder, Mapping[str, 
     "keyUp": (("key",), _hold_key("up")),
     "hotkey": (("interval",), _press),
     **dict.fromkeys(("write", "typewrite"), (("message", "interval"), _write)),
-    "sleep": (("seconds",), lambda builder, given: builder.wait(_seconds(given.get("seconds")))),
+    "sleep": (("seconds",), lambda builder, given: builder.wait(_seconds(_need(given, "seconds")))),
 }
 """Function -> (its arguments in order, what it does)."""
