@@ -164,7 +164,8 @@ class AnthropicComputerFormat:
                 names = {"+": "plus", " ": "space"}
                 return "key", {"text": "+".join(names.get(key, key) for key in action.keys)}
             case ActionType.WAIT:
-                return "wait", {"duration": action.duration_s}
+                seconds = float(action.duration_s)
+                return "wait", {"duration": int(seconds) if seconds.is_integer() else seconds}
         if action.type in _CLICK_NAMES:
             return _CLICK_NAMES[action.type], {"coordinate": place}
         raise cannot_express(self.name, action)

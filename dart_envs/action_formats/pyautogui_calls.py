@@ -22,6 +22,8 @@ MAX_CODE_LENGTH = 4 * MAX_TEXT_LENGTH
 MAX_EVENTS = 2_000
 """What one step may hold."""
 MAX_REPEATS = 100
+MAX_NUMBER = 1e9
+"""Neither screens nor waits have larger numbers; some integers have no float."""
 BUTTONS = {"left": 1, "primary": 1, "middle": 2, "right": 3, "secondary": 3, 1: 1, 2: 2, 3: 3}
 IGNORED = frozenset({"duration", "tween", "logScreenshot", "_pause", "mouseDownUp", "pause"})
 
@@ -253,8 +255,8 @@ def _need(given: Mapping[str, Any], name: str) -> Any:
 
 
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ActionError(f"{value!r} is not a number.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
+        raise ActionError(f"{value!r} is not a number of a screen's size.")
     return math.floor(value)
 
 
@@ -266,7 +268,7 @@ def _count(value: Any, limit: int, what: str) -> int:
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
         raise ActionError(f"{value!r} is not a number of seconds.")
     return float(value)
 
@@ -385,7 +387,7 @@ def _write(builder: EventBuilder, given: Mapping[str, Any]) -> None:
             builder.press_key(_key(key))
             builder.wait(interval_s)
         return
-    check_text(message)  # type: ignore[arg-type]
+    check_text(message)
     assert isinstance(message, str)
     if interval_s <= 0 or not message:
         builder.add(*([TextEvent(text=message)] if message else []))

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dart_agent.prompts.builder import PRESETS, Message, PromptBuilder, action_line, preset
+from dart_agent.prompts.builder import PRESETS, Message, PromptBuilder, action_line, preset, preset_names
+from dart_envs.action_formats import ParsedAnswer
 from dart_envs.observations.geometry import PointMap, model_size
-from dart_envs.types import Observation
+from dart_envs.types import Action, ActionType, Observation
 
 
 def screen(value: int, wh: tuple[int, int] = (640, 400)) -> Observation:
@@ -26,16 +27,16 @@ def test_the_tiny_model_sees_a_640x400_screen_as_256x160() -> None:
 
 
 @pytest.mark.parametrize("wh", [(640, 400), (1920, 1080), (1280, 1024), (3840, 2160), (50, 40)])
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", preset_names())
 def test_model_sizes_suit_the_image_processor(wh: tuple[int, int], name: Any) -> None:
-    spec = PRESETS[name]
-    width, height = model_size(wh, multiple=spec.multiple, max_pixels=spec.max_pixels)
+    spec = preset(name)
+    width, height = spec.picture_wh(wh)
     assert width % spec.multiple == 0
     assert height % spec.multiple == 0
-    assert width * height <= spec.max_pixels
+    assert (spec.min_pixels or 0) <= width * height <= spec.max_pixels
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", preset_names())
 @pytest.mark.parametrize("images", [1, 3])
 def test_messages_name_as_many_images_as_there_are(name: Any, images: int) -> None:
     builder = PromptBuilder(preset(name, images=images))
@@ -71,6 +72,21 @@ def test_the_tiny_prompt_puts_the_picture_first_and_repeats_the_last_action_only
 def test_points_of_the_prompt_belong_to_picture_and_screen() -> None:
     prompt = PromptBuilder(PRESETS["tiny"]).build(screen(0), PromptBuilder(PRESETS["tiny"]).new_history())
     assert prompt.points == PointMap((256, 160), (640, 400))
+
+
+def test_a_format_is_a_preset_and_reads_its_own_answers() -> None:
+    builder = PromptBuilder(preset("qwen3-vl", images=2))
+    prompt = builder.build(screen(0), builder.new_history())
+    assert prompt.points.coordinates == "thousandths"
+    answer = '<tool_call>\n{"name": "computer_use", "arguments": {"action": "left_click"}}\n</tool_call>'
+    parsed = builder.spec.parse(answer, prompt.points, (7, 9))
+    assert isinstance(parsed, ParsedAnswer)
+    assert parsed.action == Action(ActionType.CLICK, x=7, y=9)
+
+
+def test_a_preset_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(ValueError, match=r"no prompt 'qwen4'; there are tiny, uitars, qwen, uitars-1\.5"):
+        preset("qwen4")
 
 
 def test_action_line() -> None:

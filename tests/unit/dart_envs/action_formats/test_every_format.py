@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from action_format_cases import past_turns, point_map, sample_action, turn_shape, turn_texts
+from hostile_answers import check_reading, hostile_answers
 
 from dart_envs.action_formats import FORMATS, ParsedAnswer, ParseError, make_format
 from dart_envs.errors import ActionError, ActionFault
@@ -62,6 +65,20 @@ def test_what_a_format_does_not_express_is_refused(name: str) -> None:
             action_format.format([sample_action(kind, points, chance)], points)
     with pytest.raises(ActionError):
         action_format.format([Action(ActionType.CLICK, x=9_999, y=0)], points)
+
+
+def test_the_table_of_the_docs_is_true() -> None:
+    lines = (DOCS / "envs.md").read_text(encoding="utf-8").splitlines()
+    head = next(index for index, line in enumerate(lines) if line.startswith("| canonical action |"))
+    columns = [re.findall(r"`([^`]+)`", cell) for cell in lines[head].strip("|").split("|")[1:]]
+    assert sorted(name for names in columns for name in names) == sorted(FORMATS)
+    rows = {}
+    for line in lines[head + 2 : head + 2 + len(ActionType)]:
+        kind, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[ActionType(kind.strip("`"))] = [cell.startswith("yes") for cell in cells]
+    for index, names in enumerate(columns):
+        for name in names:
+            assert {kind for kind, row in rows.items() if row[index]} == make_format(name).expresses, name
 
 
 @pytest.mark.parametrize("shown", [0, 2, 4])
@@ -127,3 +144,21 @@ def test_long_answers_are_read_in_a_time_that_grows_with_their_length(name: str)
         started_s = time.process_time()
         action_format.parse(text, points)
         assert time.process_time() - started_s < 1.0, text[:60]
+
+
+def test_hostile_outputs_perform_nothing_or_what_the_screen_has() -> None:
+    """The long form is `make fuzz`."""
+    formats = {name: make_format(name) for name in FORMATS}
+    readings: Counter[tuple[str, bool]] = Counter()
+    faults: Counter[ActionFault] = Counter()
+    for name, screen_wh, pointer, answer in hostile_answers(3_000, seed=7):
+        points = point_map(formats[name], screen_wh)
+        try:
+            fault = check_reading(formats[name].parse(answer, points, pointer), screen_wh)
+        except Exception as error:
+            raise AssertionError(f"{name} on {answer!r}") from error
+        readings[name, fault is None] += 1
+        if fault is not None:
+            faults[fault] += 1
+    assert set(readings) == {(name, read) for name in FORMATS for read in (True, False)}
+    assert set(faults) == set(ActionFault) - {ActionFault.REFUSED}
