@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dart_envs.action_formats import make_format
 from dart_envs.action_spaces import make_codec
 from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.envs.config import make_shape
@@ -85,7 +86,16 @@ def evaluate(
     base_url: Annotated[str | None, typer.Option(help="of openai: an OpenAI-compatible endpoint, up to /v1")] = None,
     model: Annotated[str | None, typer.Option(help="of openai: the model's name there")] = None,
     api_key_env: Annotated[str, typer.Option(help="of openai: environment variable with the key")] = "OPENAI_API_KEY",
-    history: Annotated[int, typer.Option(min=0, max=50, help="of openai: past turns that are sent again")] = 3,
+    action_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="of openai: ask as a checkpoint was trained: uitars-1.5, qwen3-vl, ... (docs/envs.md)"
+        ),
+    ] = None,
+    history: Annotated[
+        int | None,
+        typer.Option(min=0, max=50, help="of openai: past turns that are sent again; default: 3, or the format's own"),
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="of openai: of the answers")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="of openai: of one answer")] = 1024,
     prompt: Annotated[
@@ -97,7 +107,7 @@ def evaluate(
 ) -> None:
     """Run a policy on tasks, resumably, and report by domain with confidence intervals."""
     from dart_envs.evaluation import make_policy
-    from dart_envs.evaluation.openai import Endpoint, openai_policy
+    from dart_envs.evaluation.openai import Endpoint, format_policy, openai_policy
 
     own_prompt: str | None = None
     try:
@@ -126,8 +136,12 @@ def evaluate(
             if base_url is None or model is None:
                 raise ValueError("the policy openai needs --base-url and --model")
             own_prompt = None if prompt is None else prompt.read_text(encoding="utf-8")
+            asked = None if action_format is None else make_format(action_format)
+            history = (3 if asked is None else asked.images - 1) if history is None else history
             endpoint = Endpoint(base_url, model, api_key_env, history, max_tokens, temperature, prompt=own_prompt)
-            chosen = openai_policy(endpoint, action_space)
+            chosen = openai_policy(endpoint, action_space) if asked is None else format_policy(endpoint, asked)
+        elif action_format is not None:
+            raise ValueError("--format is for the policy openai")
         else:
             if ":" in policy and "" not in sys.path:
                 sys.path.insert(0, "")  # a module in the current folder, as `python -m` finds it
@@ -142,6 +156,7 @@ def evaluate(
             "max_tokens": max_tokens if policy == "openai" else None,
             "prompt": own_prompt,
             "action_space": action_space,
+            "format": action_format,
             "image": "the tasks' own" if mixed else shape.image,
             "resolution": None if mixed else list(shape.resolution),
             "font_size": None if mixed else shape.font_size,

@@ -36,6 +36,14 @@ class PolicyInput:
     budget: int
 
 
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """An action, and the answer of the model that it was read from; a policy may return it in place of the action."""
+
+    action: Any
+    text: str
+
+
 EpisodePolicy = Callable[[PolicyInput], Awaitable[Any]]
 """One episode's policy: an action for what is seen. What it raises is its own failure, but for `DartEnvError`s."""
 

@@ -23,7 +23,7 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.worker_pool import WorkerUnavailable, run_jobs
 from dart_envs.errors import ActionError, DartEnvError, FarmError
-from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, PolicyInput
+from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodePolicyFactory, ModelAnswer, PolicyInput
 from dart_envs.evaluation.trajectories import TrajectoryFolder
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.transport import NO_DESKTOP_CODES
@@ -251,9 +251,10 @@ class _Episode:
         if self._folder is not None:
             await self._folder.start(self._env.lease, observation)
         while True:
-            with _policy_errors():
-                action = await act(PolicyInput(observation, self.steps, self._env.max_steps))
             try:
+                with _policy_errors():
+                    answer = await act(PolicyInput(observation, self.steps, self._env.max_steps))
+                action, text = (answer.action, answer.text) if isinstance(answer, ModelAnswer) else (answer, None)
                 decoded = codec.decode(action, self._env.pointer)
                 codec.commit()
                 result = await self._env.step(decoded)
@@ -267,7 +268,7 @@ class _Episode:
             in_a_row = 0
             self.steps += 1
             if self._folder is not None:
-                await self._folder.add(action, result)
+                await self._folder.add(action, result, text)
             if result.end is not None:
                 return result
             observation = result.observation

@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dart_envs.actions import actions_to_dict
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.base import LeaseLike
 from dart_envs.observations.transforms import encode_png
-from dart_envs.types import Observation, StepResult
+from dart_envs.types import DecodedAction, Observation, StepResult
 
 FOLDER = "trajectories"
 STEPS_FILE, RESULT_FILE, RECORDING_FILE, PAGE_FILE = "traj.jsonl", "result.txt", "recording.mp4", "index.html"
@@ -60,8 +61,8 @@ class TrajectoryFolder:
             except DartEnvError:
                 self._recording = False  # the episode itself tells of a desktop that failed
 
-    async def add(self, action: Any, result: StepResult) -> None:
-        """Write a step: its line, and the screenshot after it."""
+    async def add(self, action: Any, result: StepResult, response: str | None = None) -> None:
+        """Write a step: its line, and the screenshot after it. response: what the model said, where the action was read from it."""
         number, now = len(self._steps) + 1, datetime.now(UTC)
         name = f"step_{number}_{now:%Y%m%d@%H%M%S}.png"
         await self._write_picture(name, result.observation)
@@ -69,6 +70,7 @@ class TrajectoryFolder:
             "step_num": number,
             "action_timestamp": f"{now:%Y%m%d@%H%M%S}",
             "action": _plain_action(action),
+            **({} if response is None else {"response": response}),
             "reward": result.reward,
             "done": result.end is not None,
             "info": _plain(result.info),
@@ -122,7 +124,10 @@ def _text(action: Any) -> str:
 
 
 def _plain_action(action: Any) -> Any:
-    """An action as JSON: a policy's text as it is, an `Action` by the fields that it sets."""
+    """An action as JSON: a policy's text as it is, an `Action` by the fields that it sets, a batch by its input events."""
+    if isinstance(action, DecodedAction):
+        ended = {} if action.end is None else {"end": action.end.value}
+        return {**actions_to_dict([action]), **ended}
     if is_dataclass(action) and not isinstance(action, type):
         given = {field.name: (getattr(action, field.name), field.default) for field in fields(action)}
         return {name: _plain(value) for name, (value, default) in given.items() if value != default}

@@ -14,13 +14,16 @@ from local_server import LocalHandler, LocalServer, serving
 from PIL import Image
 from typer.testing import CliRunner
 
+from dart_envs.action_formats import FORMATS, make_format
 from dart_envs.cli.main import app
 from dart_envs.evaluation import EvaluationEpisode, run_episodes
-from dart_envs.evaluation.openai import Endpoint, openai_policy, parse_answer
+from dart_envs.evaluation.openai import Endpoint, format_policy, openai_policy, parse_answer
 from dart_envs.farm import AsyncFarmClient
+from dart_envs.observations.geometry import PointMap
 from dart_envs.tasks import Task, parse_task
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
+from dart_envs.types import Action, ActionType
 from dart_server.wire import DesktopShape, ExecReply
 
 SHAPE = DesktopShape(resolution=(640, 400))
@@ -42,6 +45,7 @@ class FakeEndpoint(LocalServer):
     def __init__(self) -> None:
         super().__init__(FakeEndpointHandler)
         self.answers: list[str] = []
+        self.messages: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
 
@@ -59,7 +63,8 @@ class FakeEndpointHandler(LocalHandler):
         if self.refused():
             return
         content = self.server.answers.pop(0) if self.server.answers else "DONE"
-        body = json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}).encode()
+        message = self.server.messages.pop(0) if self.server.messages else {"role": "assistant", "content": content}
+        body = json.dumps({"choices": [{"message": message}]}).encode()
         self.answer(200 if self.path == "/v1/chat/completions" else 404, body)
 
 
@@ -133,6 +138,68 @@ async def test_only_the_last_turns_are_sent_again(endpoint: FakeEndpoint) -> Non
 async def test_answers_in_other_spaces(endpoint: FakeEndpoint, action_space: str, answer: str) -> None:
     endpoint.answers = [answer, read_done(action_space)]
     assert (await play(endpoint, action_space)).reward == 1.0
+
+
+async def play_in_format(endpoint: FakeEndpoint, name: str, **how: Any) -> EvaluationEpisode:
+    policy = format_policy(Endpoint(endpoint.url, "stand-in", **how), make_format(name), clock=NoWait())
+    episodes = run_episodes(FakeFarm(programs={"typed": typed}), [task()], policy, desktops=1, shape=SHAPE)
+    (episode,) = [episode async for episode in episodes]
+    return episode
+
+
+@pytest.mark.parametrize("name", FORMATS)
+async def test_a_model_is_asked_and_answers_in_its_own_format(endpoint: FakeEndpoint, name: str) -> None:
+    action_format = make_format(name)
+    picture_wh = action_format.picture.fit(SHAPE.resolution)
+    points = PointMap(picture_wh, SHAPE.resolution, action_format.coordinates)
+    endpoint.answers = [
+        action_format.format([Action(ActionType.TYPE, text="hello")], points),
+        action_format.format([Action(ActionType.DONE)], points),
+    ]
+    episode = await play_in_format(endpoint, name, history=4)
+    assert (episode.reward, episode.end, episode.steps, episode.rejected_actions) == (1.0, "done", 2, 0)
+    sizes = []
+    for message in endpoint.asked[1]["messages"]:
+        for part in message["content"] if isinstance(message["content"], list) else ():
+            if part["type"] == "image_url":
+                picture = part["image_url"]["url"].removeprefix("data:image/png;base64,")
+                with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+                    sizes.append(image.size)
+    assert sizes == [picture_wh] * 2
+    assert "Type hello." in json.dumps(endpoint.asked[0]["messages"])
+
+
+async def test_only_as_many_pictures_are_sent_as_history_says(endpoint: FakeEndpoint) -> None:
+    endpoint.answers = ["Action: wait()"] * 4 + ["Action: finished()"]
+    for history, pictures in ((2, [1, 2, 3, 3, 3]), (0, [1, 1, 1, 1, 1])):
+        endpoint.answers = ["Action: wait()"] * 4 + ["Action: finished()"]
+        endpoint.asked.clear()
+        await play_in_format(endpoint, "uitars-1.5", history=history)
+        assert [json.dumps(one["messages"]).count('image_url": {') for one in endpoint.asked] == pictures
+        assert json.dumps(endpoint.asked[-1]["messages"]).count("Action: wait()") == 4
+
+
+async def test_answers_that_are_no_action_are_refused_and_asked_again(endpoint: FakeEndpoint) -> None:
+    endpoint.answers = ["hello", "Action: type(content='hello')", "Action: finished()"]
+    episode = await play_in_format(endpoint, "dart-gui", history=4)
+    assert (episode.reward, episode.steps, episode.rejected_actions) == (1.0, 2, 1)
+    endpoint.answers = ["hello"] * 3
+    episode = await play_in_format(endpoint, "dart-gui", history=4)
+    assert (episode.reward, episode.end) == (0.0, "rejected_actions")
+    assert episode.cause is not None
+    assert "no_action: There is no 'Action:'" in episode.cause
+
+
+async def test_calls_that_the_endpoint_has_parsed_are_read(endpoint: FakeEndpoint) -> None:
+    for arguments in ('{"action": "type", "text": "hello"}', '{"action": "terminate", "status": "success"}'):
+        call = {"id": "1", "type": "function", "function": {"name": "computer_use", "arguments": arguments}}
+        endpoint.messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+    assert (await play_in_format(endpoint, "qwen3-vl", history=4)).reward == 1.0
+
+
+def test_a_format_goes_with_no_other_prompt(endpoint: FakeEndpoint) -> None:
+    with pytest.raises(ValueError, match="has its own prompt"):
+        format_policy(Endpoint(endpoint.url, "stand-in", prompt="Go"), make_format("qwen3-vl"))
 
 
 def read_done(action_space: str) -> str:
