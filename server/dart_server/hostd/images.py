@@ -1,8 +1,8 @@
 """Images of desktops on disk: `<images>/<name>/current` holds `rootfs/` and `manifest.json`.
 
 Rule: an image is named, never a path, and must resolve to a place under the images directory. For an ordinary user it is opened with his
-rights and must be root's, so that neither a link nor a later change leads root to other files. While somebody keeps what `find` gave, the
-image's directory is locked (flock, shared), so that it is not removed below its desktops.
+rights, must be root's, and must lie on the host's own mounts, so that neither a link, a mount nor a later change leads root to other files.
+While somebody keeps what `find` gave, the image's directory is locked (flock, shared), so that it is not removed below its desktops.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dart_server.hostd.errors import HostdImageMissing
-from dart_server.hostd.linux.credentials import HostUser, belongs_to_root, open_directory
+from dart_server.hostd.linux.credentials import HostUser, belongs_to_root, is_mounted_here, open_directory
 
 DEFAULT_INIT = ("/usr/sbin/dart-init",)
 MAX_MANIFEST_BYTES = 4 << 20
@@ -86,8 +86,14 @@ def find(images_dir: Path, name: str, reader: HostUser | None = None) -> Image:
 
 def _rootfs_of_root(image: int, name: str) -> Path:
     """Name the root file system of an open image, after a look at whose it is. Raises HostdImageMissing, OSError."""
-    rootfs = os.stat("rootfs", dir_fd=image, follow_symlinks=False)
-    if not stat.S_ISDIR(rootfs.st_mode) or not belongs_to_root(os.fstat(image)) or not belongs_to_root(rootfs):
+    inner = os.open("rootfs", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=image)
+    try:
+        good = stat.S_ISDIR(os.fstat(inner).st_mode) and all(
+            belongs_to_root(os.fstat(place)) and is_mounted_here(place) for place in (image, inner)
+        )
+    finally:
+        os.close(inner)
+    if not good:
         raise HostdImageMissing(
             f"the image {name!r} can be changed by others than root",
             hint=f"build it again: `dart-farm images build {name}`",

@@ -78,6 +78,18 @@ def open_directory(user: HostUser, path: Path) -> int:
     return as_user(user, lambda: os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
+def is_mounted_here(descriptor: int) -> bool:
+    """Return whether an open file lies on a mount of this thread's own mount namespace.
+
+    A path such as `/proc/PID/root/...` leads into another namespace, which a user can make and fill with mounts: root's own files under
+    names that he chose.
+    """
+    told = Path(f"/proc/thread-self/fdinfo/{descriptor}").read_text(encoding="ascii").split()
+    number = told[told.index("mnt_id:") + 1]
+    with open("/proc/thread-self/mountinfo", "rb") as table:
+        return any(line.split(maxsplit=1)[0].decode() == number for line in table)
+
+
 def belongs_to_root(status: os.stat_result) -> bool:
     """Return whether only root may change what has this status."""
     return status.st_uid == 0 and not status.st_mode & _GROUP_OR_OTHERS_WRITE

@@ -91,7 +91,10 @@ def start(user: HostUser, channel: socket.socket) -> int:
     for program in helper.find_programs(INSTALL_DIR):
         if not lies_with_root(program):
             raise helper.StartupError(f"{program} can be changed by others than root")
-    layout = layout_of_user(user.uid, request.runtime_dir, request.images_dir, request.store_dir, user)
+    try:
+        layout = layout_of_user(user.uid, request.runtime_dir, request.images_dir, request.store_dir, user)
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a name that no file can have
+        raise helper.StartupError(f"runtime_dir leads nowhere ({error})") from error
     with take_lock(layout):
         leftovers.remove(layout)
         listener = server.listen(layout.socket, user.uid)
@@ -260,12 +263,19 @@ def _close_odd_output() -> None:
     """Send what is written to /dev/null where the caller gave a file of the kernel's, which would take it as root's word."""
     with open("/dev/null", "wb") as null:
         for descriptor in (1, 2):
-            try:
-                name = os.readlink(f"/proc/self/fd/{descriptor}")
-            except OSError:
-                name = "/proc"
-            if name.startswith(("/proc", "/sys")):
+            if not takes_output(descriptor):
                 os.dup2(null.fileno(), descriptor)
+
+
+def takes_output(descriptor: int) -> bool:
+    """Return whether root may write to a file of its caller's: not to one of the kernel's, whatever path it has by the caller's mounts."""
+    try:
+        mode, name = os.fstat(descriptor).st_mode, os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return False
+    if not stat.S_ISREG(mode):
+        return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
+    return credentials.is_mounted_here(descriptor) and not name.startswith(("/proc", "/sys"))
 
 
 def _answer(channel: socket.socket, reply: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dart_server.hostd.errors import HostdHostFault
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import syscalls, trees
-from dart_server.hostd.linux.credentials import as_user, open_directory
+from dart_server.hostd.linux.credentials import as_user, is_mounted_here, open_directory
 
 
 def mount(layout: Layout) -> None:
@@ -25,6 +25,10 @@ def mount(layout: Layout) -> None:
     as_user(user, lambda: place.mkdir(mode=0o700, parents=True, exist_ok=True))
     top = open_directory(user, place)
     try:
+        if not is_mounted_here(top):
+            raise HostdHostFault(
+                f"{place} is mounted for some programs only", hint="set DART_SNAPSHOT_DIR to another one"
+            )
         status = os.fstat(top)
         if status.st_uid != user.uid and not status.st_mode & stat.S_ISVTX:
             raise HostdHostFault(
