@@ -15,8 +15,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from typing import Any
 ATTEMPTS: dict[str, Callable[[Attacker], None]] = {}
 DESKTOP = {"image": "basic", "resolution": [640, 400], "font_size": None, "memory_mib": 768, "pids": 256, "cpus": 2.0}
 DESKTOP |= {"disk_mib": 128, "proxy_port": None}
+SUID_COPY = "cp /bin/bash /tmp/rootsh && chmod 4755 /tmp/rootsh && ls -l /tmp/rootsh"
+"""Of root inside a desktop: a shell with root's setuid bit."""
 
 
 def attempt(function: Callable[[Attacker], None]) -> Callable[[Attacker], None]:
@@ -209,6 +211,23 @@ def verb_of(line: bytes) -> str:
 def send_descriptor(connection: socket.socket, descriptor: int) -> None:
     """Pass an open file to who reads at the other end."""
     connection.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
+
+
+@contextmanager
+def mount_namespace(attacker: Attacker, script: str) -> Iterator[Path]:
+    """A process of his own user and mount namespaces, in which a script has run; its root directory as others reach it."""
+    pid_file = attacker.home / "ns.pid"
+    line = f"{script}\necho $$ > {pid_file}; exec sleep 60"
+    process = subprocess.Popen(["unshare", "-Urm", "sh", "-xc", line], stdin=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            if pid_file.exists() and pid_file.read_text().strip():
+                break
+            time.sleep(0.05)
+        yield Path(f"/proc/{pid_file.read_text().strip()}/root")
+    finally:
+        process.kill()
+        process.wait()
 
 
 def main(name: str, context: str) -> None:

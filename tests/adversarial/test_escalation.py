@@ -17,7 +17,9 @@ ATTEMPTS = escalation_attempts.BOOK
 PLANTED = sorted(name for name in ATTEMPTS if name.startswith("planted_"))
 REAL = sorted(set(ATTEMPTS) - set(PLANTED))
 QUICK = {
+    "fields_said_twice",
     "helper_of_another_user",
+    "image_assembled_in_a_mount_namespace",
     "image_is_the_host",
     "image_link_leads_to_roots",
     "image_manifest_is_a_secret",
@@ -52,6 +54,7 @@ def param(name: str) -> object:
 
 def test_the_book_is_long_enough() -> None:
     assert len(REAL) >= 25
+    assert len(escalation_attempts.BY_OTHERS) >= 15
     assert all(function.__doc__ for function in ATTEMPTS.values())
 
 
