@@ -1,0 +1,270 @@
+"""Unfinished rollouts over the real data manager: continued by another worker, or begun anew with a cause; nothing is stored twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from data_manager_harness import DataManagerHarness
+from sqlalchemy import select
+
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.errors import PolicyUnavailableError
+from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.prompts.history import HistorySettings
+from dart_agent.rollouts.episode_loop import EpisodeSettings
+from dart_agent.rollouts.journal import ActionMarks
+from dart_agent.rollouts.limits import EpisodeLimits
+from dart_agent.rollouts.partial import PartialRollouts
+from dart_agent.rollouts.worker import RolloutWorker
+from dart_agent.types import Completion, Directive, FinishReason, PolicyRequest, Trajectory, VersionSpan
+from dart_envs.envs.parking import ResumableDesktopEnv
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.testing.fake_farm import FakeFarm
+from dart_server.wire import DesktopShape, ExecReply
+from dart_train.data_manager.app import create_app
+from dart_train.data_manager.store.models import EventTable, RolloutTable, StepTable, TrajectoryTable
+from tests.unit.dart_envs.toy_task import ToyTask
+
+WORD = "hello"
+ANSWERS = [*(f"Action: type(content='{letter}')" for letter in WORD), "Action: finished(content='')"]
+
+
+def _typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
+    return ExecReply(returncode=0, stdout=desktop.state.typed, stderr="")
+
+
+class SpellingPolicy:
+    """Types the word letter by letter, as an engine that continues exact prefixes; at `stop_at` it hangs, or raises."""
+
+    def __init__(self, version: int = 0, stop_at: int | None = None, error: Exception | None = None) -> None:
+        self.version = version
+        self.stop_at = stop_at
+        self.error = error
+        self.reached = asyncio.Event()
+        self.requests: list[PolicyRequest] = []
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        index = int(request.request_id.rpartition(".")[2])
+        if index == self.stop_at:
+            self.reached.set()
+            if self.error is not None:
+                raise self.error
+            await asyncio.Event().wait()
+        self.requests.append(request)
+        prompt = (*request.prefix_ids_P, 1000 + index, 2000 + index)
+        ids = (10 + index, 20 + index, 5)
+        return Completion(
+            ANSWERS[index], prompt, ids, (-0.5, -0.25, -0.125), (VersionSpan(self.version, 0, 3),), FinishReason.STOP
+        )
+
+
+@dataclass
+class Scene:
+    """A data manager, a farm, and workers on them."""
+
+    harness: DataManagerHarness
+    client: DataManagerClient
+    root: Path
+    farm: FakeFarm = field(default_factory=lambda: FakeFarm(programs={"typed": _typed}))
+    running: list[asyncio.Task[None]] = field(default_factory=list)
+    limits: EpisodeLimits = field(default_factory=EpisodeLimits)
+
+    def start(
+        self, name: str, policy: SpellingPolicy, *, keep_lease: bool = False, on_act: Callable[[], Any] | None = None
+    ) -> asyncio.Task[None]:
+        class Env(ResumableDesktopEnv):
+            async def step(self, action: Any, *, last: bool | None = None) -> Any:
+                if on_act is not None:
+                    await on_act()
+                return await super().step(action, last=last)
+
+        worker = RolloutWorker(
+            name,
+            self.client,
+            desktops=1,
+            make_env=lambda: Env(self.farm, shape=DesktopShape(resolution=(64, 64))),
+            make_policy=lambda task, env: policy,
+            builder=PromptBuilder(preset("uitars", history=HistorySettings(policy="full"))),
+            load_task=lambda task_id: ToyTask(word=WORD, id=task_id, max_steps=10),  # type: ignore[arg-type,return-value]
+            settings=EpisodeSettings(limits=self.limits),
+            idle_poll_s=0.01,
+            partial=PartialRollouts(
+                self.client, self.client.images, ActionMarks(self.root / "acting"), keep_lease=keep_lease
+            ),
+        )
+        self.running.append(asyncio.create_task(worker.run()))
+        return self.running[-1]
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Wait for a state of the database; a worker that ends with an error is the error."""
+        async with asyncio.timeout(30):
+            while not reached():
+                for task in self.running:
+                    if task.done() and not task.cancelled():
+                        task.result()
+                await asyncio.sleep(0.01)
+
+    async def finished(self) -> Trajectory:
+        """The one trajectory, when it is there."""
+        await self.until(self._has_trajectory)
+        (found,) = [trajectory async for trajectory in self.client.trajectories("train")]
+        return found
+
+    def _has_trajectory(self) -> bool:
+        with self.harness.store.begin() as session:
+            return session.scalars(select(TrajectoryTable.rollout_id)).first() is not None
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        with self.harness.store.begin() as session:
+            return [event.data for event in session.scalars(select(EventTable).where(EventTable.kind == kind))]
+
+    def stored(self) -> list[tuple[str, int]]:
+        with self.harness.store.begin() as session:
+            return [(row.rollout_id, row.index) for row in session.scalars(select(StepTable))]
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def scene(harness: DataManagerHarness, tmp_path: Path) -> AsyncIterator[Scene]:
+    app = create_app(harness.manager)
+    client = DataManagerClient(
+        harness.config.socket, harness.images, transport=httpx.ASGITransport(app), assignment_wait_s=0
+    )
+    harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
+    with harness.store.begin() as session:
+        session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
+    async with app.router.lifespan_context(app), client:
+        made = Scene(harness, client, tmp_path)
+        yield made
+        for task in made.running:
+            await end(task)
+
+
+def check_whole(scene: Scene, trajectory: Trajectory) -> None:
+    """All letters were typed once, each step is stored once, and every prompt continues the one before."""
+    assert (trajectory.reward, len(trajectory.steps_S)) == (1.0, 6)
+    assert scene.stored() == [(trajectory.rollout_id, index) for index in range(6)]
+    for before, after in zip(trajectory.steps_S, trajectory.steps_S[1:], strict=False):
+        held = before.prompt_ids_P + before.token_ids_T
+        assert after.prompt_ids_P[: len(held)] == held
+        assert after.image_sha256[: len(before.image_sha256)] == before.image_sha256
+    assert not list((scene.root / "acting").iterdir())
+
+
+@pytest.mark.parametrize("keep_lease", [False, True])
+async def test_a_stopped_workers_rollout_is_continued_by_another(scene: Scene, keep_lease: bool) -> None:
+    policy = SpellingPolicy(version=3, stop_at=3)
+    first = scene.start("w1", policy, keep_lease=keep_lease)
+    await policy.reached.wait()
+    await end(first)
+    assert scene.events("rollout_parked")
+    other = SpellingPolicy(version=4)
+    scene.start("w2", other)
+    trajectory = await scene.finished()
+    check_whole(scene, trajectory)
+    assert [step.version_spans[0].version for step in trajectory.steps_S] == [3, 3, 3, 4, 4, 4]
+    assert [request.request_id.rpartition(".")[2] for request in other.requests] == ["3", "4", "5"]
+    assert all(request.prefix_ids_P for request in other.requests)
+    assert len({lease.lease_id for lease in scene.farm.leases}) == (1 if keep_lease else 2)
+
+
+async def test_a_killed_worker_continues_its_own_rollout_after_its_restart(scene: Scene) -> None:
+    policy = SpellingPolicy(stop_at=2)
+    scene.start("w1", policy)
+    await policy.reached.wait()
+    await scene.until(lambda: len(scene.stored()) == 2)
+    await scene.client.release_worker("w1")  # as its successor does; the first one hangs for ever, as if it were dead
+    scene.start("w1", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert scene.events("rollout_restarted") == []
+
+
+async def test_a_worker_killed_in_the_middle_of_an_action_begins_anew_with_the_cause(scene: Scene) -> None:
+    acted = asyncio.Event()
+    calls = 0
+
+    async def hang_in_the_third_action() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            acted.set()
+            await asyncio.Event().wait()
+
+    scene.start("w1", SpellingPolicy(), on_act=hang_in_the_third_action)
+    await acted.wait()
+    await scene.until(lambda: len(scene.stored()) == 2)
+    await scene.client.release_worker("w1")
+    scene.start("w1", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    (restart,) = scene.events("rollout_restarted")
+    assert restart["cause"] == "the worker died while the action of step 2 was under way"
+    assert restart["steps"] == 2
+
+
+async def test_another_worker_does_not_guess_what_a_dead_one_did(scene: Scene) -> None:
+    policy = SpellingPolicy(stop_at=2)
+    scene.start("w1", policy)
+    await policy.reached.wait()
+    await scene.until(lambda: len(scene.stored()) == 2)
+    await scene.client.release_worker("w1")
+    scene.start("w2", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert scene.events("rollout_restarted")[0]["cause"].startswith("worker w1 was lost")
+
+
+async def test_a_rollout_is_parked_when_the_scheduler_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def directive(session: Any, rollout: Any) -> Directive:
+        nonlocal asked
+        asked += 1
+        return Directive.PARK if asked == 2 else Directive.CONTINUE
+
+    monkeypatch.setattr(scene.harness.manager._scheduler, "directive", directive)
+    scene.start("w1", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert len(scene.events("rollout_parked")) == 1
+    assert all(lease.released or not lease.lost for lease in scene.farm.leases)
+
+
+async def test_a_policy_that_is_away_costs_no_step(scene: Scene) -> None:
+    away = SpellingPolicy(stop_at=4, error=PolicyUnavailableError("no worker came up"))
+    scene.start("w1", away)
+    await away.reached.wait()
+    await scene.until(lambda: bool(scene.events("rollout_parked")))
+    away.stop_at = None
+    check_whole(scene, await scene.finished())
+
+
+async def test_what_was_used_of_the_limits_counts_on(scene: Scene) -> None:
+    scene.limits = EpisodeLimits(max_tokens=12)
+    policy = SpellingPolicy(stop_at=2)
+    first = scene.start("w1", policy)
+    await policy.reached.wait()
+    await end(first)
+    scene.start("w2", SpellingPolicy())
+    trajectory = await scene.finished()
+    assert (trajectory.stop.value, len(trajectory.steps_S)) == ("max_tokens", 4)
+
+
+async def test_a_desktop_that_is_gone_begins_the_rollout_anew(scene: Scene) -> None:
+    policy = SpellingPolicy(stop_at=3)
+    first = scene.start("w1", policy)
+    await policy.reached.wait()
+    await end(first)
+    with contextlib.suppress(KeyError):
+        scene.farm.states.clear()
+    scene.start("w2", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert scene.events("rollout_restarted")[0]["cause"].startswith("FarmError: There is no snapshot")
