@@ -28,12 +28,13 @@ class CheckpointInfo:
     """prompt: the preset it was trained for.
 
     tied: its output embedding is its input embedding, even where the files hold both. image_token_px: side of the square that becomes
-    one token. min_pixels, max_pixels: of pictures that its image processor does not resize.
+    one token, image_token_id: that token. min_pixels, max_pixels: of pictures that its image processor does not resize.
     """
 
     prompt: str
     tied: bool
     image_token_px: int
+    image_token_id: int
     min_pixels: int
     max_pixels: int
 
@@ -95,6 +96,7 @@ def read_checkpoint_info(directory: Path) -> CheckpointInfo:
         prompt=prompt,
         tied=bool(config.get("tie_word_embeddings", False)),
         image_token_px=image_token_px,
+        image_token_id=int(config["image_token_id"]),
         min_pixels=int(settings.get("min_pixels") or size.get("shortest_edge") or 0),
         max_pixels=int(settings.get("max_pixels") or size.get("longest_edge") or 2**31),
     )

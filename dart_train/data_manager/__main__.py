@@ -22,9 +22,11 @@ from pydantic import ValidationError
 
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.errors import ConfigError, StoreError
+from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
+from dart_train.data_manager.store.steps import ImagePlaceholders, Placeholders
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -90,7 +92,8 @@ async def serve(config: DataManagerConfig, listener: socket.socket, catalog: Tas
 
     from dart_train.data_manager.app import create_app
 
-    store = TrajectoryStore.open(config.database, catalog.split_of)
+    placeholders = placeholders_of(config.checkpoint)
+    store = TrajectoryStore.open(config.database, catalog.split_of, placeholders=placeholders)
     try:
         manager = DataManager(store, ImageStore(config.images), catalog, config)
         settings = uvicorn.Config(
@@ -110,6 +113,26 @@ async def serve(config: DataManagerConfig, listener: socket.socket, catalog: Tas
         await server.serve(sockets=[listener])
     finally:
         store.close()
+
+
+def placeholders_of(checkpoint: Path | None) -> Placeholders:
+    """Make the look-up of a checkpoint's image placeholders; a run makes its model after the data manager has started.
+
+    Args:
+        checkpoint: Directory of the checkpoint; None: it is not known.
+
+    Returns:
+        The look-up, which reads the files once they are there.
+    """
+    found: list[ImagePlaceholders] = []
+
+    def look_up() -> ImagePlaceholders | None:
+        if not found and checkpoint is not None and (checkpoint / "config.json").is_file():
+            info = read_checkpoint_info(checkpoint)
+            found.append(ImagePlaceholders(info.image_token_id, info.image_token_px))
+        return found[0] if found else None
+
+    return look_up
 
 
 @contextmanager

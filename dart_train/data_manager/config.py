@@ -28,6 +28,8 @@ class DataManagerConfig(StrictModel):
             desktop waits while another prepares a task.
         batch: When a batch is formed.
         curation: What to run next.
+        checkpoint: Directory of the run's first policy, which says how prompts stand for images. None, or while it does not exist: images
+            are not compared with prompts.
     """
 
     database: Path
@@ -38,3 +40,4 @@ class DataManagerConfig(StrictModel):
     parallel_groups: int = Field(default=1, ge=1)
     batch: BatchSettings = BatchSettings()
     curation: CurationSettings = CurationSettings()
+    checkpoint: Path | None = None
