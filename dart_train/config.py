@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dart_agent.prompts.builder import PresetName
+from dart_agent.prompts.history import HistorySettings
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.types import SamplingParams
 from dart_server.wire import DesktopShape, ImageName, Resolution
@@ -45,15 +46,25 @@ class DesktopSection(StrictModel):
         font_size: Font size of the desktop; None: its default.
         settle_quiet_ms: Milliseconds without a change after which the screen counts as settled.
         settle_cap_ms: Longest wait for a settled screen, in milliseconds.
+        workers: Rollout worker processes that share the desktops.
     """
 
     count: int = Field(default=4, ge=1, le=256)
+    workers: int = Field(default=1, ge=1, le=64)
     provider: Literal["runc", "sim"] = "runc"
     image: ImageName = "basic"
     resolution: Resolution = (640, 400)
     font_size: int | None = Field(default=16, ge=6, le=48)
     settle_quiet_ms: int = Field(default=80, ge=0, le=5_000)
     settle_cap_ms: int = Field(default=1_500, ge=0, le=30_000)
+
+    @model_validator(mode="after")
+    def _a_desktop_per_worker(self) -> DesktopSection:
+        if self.workers > self.count:
+            raise ValueError(
+                f"{self.workers} rollout workers cannot share {self.count} desktops: lower desktops.workers"
+            )
+        return self
 
     @property
     def shape(self) -> DesktopShape:
@@ -82,13 +93,19 @@ class ModelSection(StrictModel):
         preset: A model that is initialised here with random weights.
         path: Path of a checkpoint, or its name in the local cache.
         prompt: Prompt preset; None: the one that the checkpoint was trained for.
-        history_images: Screenshots in a prompt.
+        history_images: Screenshots in a prompt, where `history` is None.
+        history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
     """
 
     preset: Literal["tiny"] | None = None
     path: str | None = None
     prompt: PresetName | None = None
     history_images: int = Field(default=1, ge=1, le=16)
+    history: HistorySettings | None = None
+
+    def images_per_prompt(self, max_steps: int) -> int:
+        """Return the most images of a prompt, in an episode of `max_steps` steps."""
+        return self.history_images if self.history is None else self.history.most_images(max_steps)
 
     @model_validator(mode="after")
     def _exactly_one_source(self) -> ModelSection:
@@ -167,12 +184,20 @@ class RolloutSection(StrictModel):
         temperature: Sampling temperature.
         top_p: Must be 1, because the trainer's log-probs are those of the full distribution.
         max_tokens: Longest response, in tokens.
+        max_episode_tokens: Most sampled tokens of an episode; None: no limit.
+        max_episode_s: Longest episode, in seconds after its first screenshot; None: no limit.
+        loop_repeats: So many times in a row may an action be taken on the same screen, and the last one ends the episode; None: no limit.
+        partial: Whether steps are stored as they happen, and unfinished episodes are continued.
     """
 
     group_size: int = Field(default=8, ge=2, le=256)
     temperature: float = Field(default=1.0, gt=0, le=2)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=24, ge=1)
+    max_episode_tokens: int | None = Field(default=None, ge=1)
+    max_episode_s: float | None = Field(default=None, gt=0)
+    loop_repeats: int | None = Field(default=None, ge=2)
+    partial: bool = False
 
     @field_validator("top_p")
     @classmethod

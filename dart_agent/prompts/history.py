@@ -35,6 +35,17 @@ class HistorySettings(StrictModel):
     keep: int = Field(default=1, ge=1, le=1024)
     drop: int = Field(default=1, ge=1, le=1024)
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether turns are dropped where the context is full."""
+        return self.policy in ("window", "summary")
+
+    def most_images(self, max_steps: int) -> int:
+        """Images in the longest prompt of an episode of `max_steps` steps."""
+        if self.policy == "full":
+            return max_steps
+        return min(self.keep if self.policy == "screens" else self.keep + 1, max_steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -94,7 +105,7 @@ class History:
     def shrink(self) -> bool:
         """Drop the older half of the turns, because the context is full. False: this policy drops none, or there is none to drop."""
         shown = len(self._turns) - self._first_turn
-        if self.settings.policy not in ("window", "summary") or not shown:
+        if not self.settings.shrinks or not shown:
             return False
         self.drop_before(self._first_turn + (shown + 1) // 2, self._first_screen)
         return True

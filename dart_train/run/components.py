@@ -18,7 +18,8 @@ from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.settings import WorkerSettings
-from dart_agent.rollouts.worker_config import PolicyKind, WorkerConfig
+from dart_agent.rollouts.limits import EpisodeLimits
+from dart_agent.rollouts.worker_config import PartialSettings, PolicyKind, WorkerConfig
 from dart_agent.types import PolicyVersion
 from dart_server.wire import SettleSpec
 from dart_train.config import Recipe
@@ -67,6 +68,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         images=paths.images,
         socket=paths.data_socket,
         seed=recipe.run.seed,
+        checkpoint=start_model(recipe, paths),
         parallel_groups=recipe.desktops.count,
         batch=BatchSettings(
             min_groups=recipe.train.groups_per_batch,
@@ -152,7 +154,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             model=str(start_model(recipe, paths)),
             dtype=section.dtype,
             max_model_len=section.max_model_len,
-            max_images=recipe.model.history_images,
+            max_images=recipe.model.images_per_prompt(recipe.tasks.max_steps),
             threads=section.threads,
             kv_cache_mib=section.kv_cache_mib,
             seed=recipe.run.seed,
@@ -167,8 +169,8 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
     return _python_module("inference", "dart_agent.inference", config, paths, restarts=2)
 
 
-def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> ComponentSpec:
-    """Specify the rollout worker, which runs one episode loop per desktop.
+def rollout_workers(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> list[ComponentSpec]:
+    """Specify the rollout workers, which run one episode loop per desktop and share the desktops evenly.
 
     Args:
         recipe: The recipe.
@@ -176,15 +178,31 @@ def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> Compo
         policy: The policy that acts.
 
     Returns:
-        The component; its configuration file is written.
+        A component for each worker; its configuration file is written. A single worker has the name of its policy, several have numbers.
     """
-    desktops = recipe.desktops
+    workers, desktops = recipe.desktops.workers, recipe.desktops.count
+    names = [f"rollout-{policy}"] if workers == 1 else [f"rollout-{policy}-{number}" for number in range(workers)]
+    shares = [desktops * (number + 1) // workers - desktops * number // workers for number in range(workers)]
+    return [_rollout_worker(recipe, paths, policy, name, share) for name, share in zip(names, shares, strict=True)]
+
+
+def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: str, count: int) -> ComponentSpec:
+    desktops, rollout = recipe.desktops, recipe.rollout
     config = WorkerConfig(
-        name=f"rollout-{policy}",
+        name=name,
         policy=policy,
         prompt=recipe_prompt(recipe),
         history_images=recipe.model.history_images,
-        desktops=desktops.count,
+        history=recipe.model.history,
+        limits=EpisodeLimits()
+        if policy == "oracle"
+        else EpisodeLimits(
+            max_tokens=rollout.max_episode_tokens,
+            wall_clock_s=rollout.max_episode_s,
+            loop_repeats=rollout.loop_repeats,
+        ),
+        partial=PartialSettings(enabled=rollout.partial),
+        desktops=count,
         shape=desktops.shape,
         settle=SettleSpec(quiet_ms=desktops.settle_quiet_ms, cap_ms=desktops.settle_cap_ms),
         socket=paths.data_socket,
@@ -194,7 +212,7 @@ def rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> Compo
         metrics=paths.metrics,
         seed=recipe.run.seed,
     )
-    return _python_module(f"rollout-{policy}", "dart_agent.rollouts.worker", config, paths, restarts=5)
+    return _python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5)
 
 
 async def served_versions(paths: RunPaths) -> list[PolicyVersion]:

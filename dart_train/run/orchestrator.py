@@ -204,13 +204,14 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def _policy(self, kind: PolicyKind) -> AsyncIterator[list[Component]]:
-        """A rollout worker with its policy, and the inference workers where the policy needs them."""
+        """The rollout workers with their policy, and the inference workers where the policy needs them."""
         started: list[Component] = []
         try:
             if kind in ("vllm", "blank"):
                 await self._publish_warm_start()
                 started.append(await self.launcher.start(components.inference(self.recipe, self.paths)))
-            started.append(await self.launcher.start(components.rollout_worker(self.recipe, self.paths, kind)))
+            for worker in components.rollout_workers(self.recipe, self.paths, kind):
+                started.append(await self.launcher.start(worker))
             yield started
         finally:
             for component in reversed(started):

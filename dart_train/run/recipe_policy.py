@@ -73,7 +73,9 @@ def problems(recipe: Recipe) -> list[str]:
 
 def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
     found = []
-    spec = preset(recipe.model.prompt or facts.prompt, images=recipe.model.history_images)
+    history, max_steps = recipe.model.history, recipe.tasks.max_steps
+    images = 1 if history is not None and history.shrinks else recipe.model.images_per_prompt(max_steps)
+    spec = preset(recipe.model.prompt or facts.prompt, images=images, history=history)
     try:
         needed = spec.images * facts.count_image_tokens(spec, recipe.desktops.resolution) + recipe.rollout.max_tokens
     except ConfigError as error:
@@ -83,7 +85,7 @@ def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
             found.append(
                 f"inference.max_model_len: the images of a prompt and the response take {needed} tokens, "
                 f"{recipe.inference.max_model_len} are allowed: raise it above that and leave space for the text, lower "
-                "model.history_images, or choose a smaller desktops.resolution"
+                "model.history_images (or the policy of model.history), or choose a smaller desktops.resolution"
             )
     if spec.preset not in WARMUP_PROMPTS and recipe.warmup.enabled:
         found.append(

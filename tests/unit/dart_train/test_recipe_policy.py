@@ -15,10 +15,13 @@ import torch
 from published_checkpoints import KINDS, write_checkpoint
 
 from dart_agent import cli
+from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.worker_config import load_worker_config
 from dart_train.config import Recipe
+from dart_train.data_manager.__main__ import placeholders_of
+from dart_train.data_manager.store.steps import ImagePlaceholders
 from dart_train.run import components, recipe_policy
 from dart_train.run.paths import RunPaths
 
@@ -55,7 +58,7 @@ def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path
     paths.make()
     own = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
     for section, wanted in (({}, own), ({"prompt": "tiny"}, "tiny")):
-        spec = components.rollout_worker(recipe_of(checkpoint, model=section), paths, "vllm")
+        (spec,) = components.rollout_workers(recipe_of(checkpoint, model=section), paths, "vllm")
         assert load_worker_config(Path(spec.argv[-1])).prompt == wanted
     assert (
         recipe_policy.recipe_prompt(
@@ -63,6 +66,39 @@ def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path
         )
         == "tiny"
     )
+
+
+def test_several_workers_share_the_desktops_under_names_of_their_own(checkpoint: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    recipe = recipe_of(
+        checkpoint,
+        desktops={"count": 8, "workers": 3},
+        rollout={"max_episode_tokens": 300, "loop_repeats": 4, "partial": True},
+        model={"history": {"policy": "window", "keep": 2}},
+        tasks={"families": ["press_nth"], "max_steps": 9},
+    )
+    specs = components.rollout_workers(recipe, paths, "vllm")
+    configs = [load_worker_config(Path(spec.argv[-1])) for spec in specs]
+    assert [config.name for config in configs] == ["rollout-vllm-0", "rollout-vllm-1", "rollout-vllm-2"]
+    assert [config.desktops for config in configs] == [2, 3, 3]
+    assert configs[0].partial.enabled
+    assert (configs[0].limits.max_tokens, configs[0].limits.loop_repeats) == (300, 4)
+    inference = json.loads(Path(components.inference(recipe, paths).argv[-1]).read_text())
+    assert inference["worker"]["max_images"] == 3
+    (oracle, *_) = components.rollout_workers(recipe, paths, "oracle")
+    assert load_worker_config(Path(oracle.argv[-1])).limits.loop_repeats is None
+    with pytest.raises(ValueError, match="4 rollout workers cannot share 3 desktops"):
+        recipe_of(checkpoint, desktops={"count": 3, "workers": 4})
+
+
+def test_the_data_manager_learns_how_prompts_stand_for_images(checkpoint: Path, tmp_path: Path) -> None:
+    info = read_checkpoint_info(checkpoint)
+    look_up = placeholders_of(tmp_path / "made-later")
+    assert look_up() is None
+    (tmp_path / "made-later").symlink_to(checkpoint)
+    assert look_up() == ImagePlaceholders(info.image_token_id, info.image_token_px)
+    assert placeholders_of(None)() is None
 
 
 def test_every_component_gets_the_directory_behind_a_path(
