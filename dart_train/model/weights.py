@@ -8,16 +8,56 @@ renamed; an existing one is never written again, so that a reader that sees the 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dart_agent.inference.weights.leases import make_leasable, try_remove
 
 _NAME = re.compile(r"v(\d+)")
+_ORIGIN = "training.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOrigin:
+    """Where published weights come from, beside them: enough to train on where no checkpoint is left.
+
+    Attributes:
+        updates: Train steps that made them.
+        lineage: Digests of the weights that they were trained from, the first version first.
+    """
+
+    updates: int = 0
+    lineage: tuple[str, ...] = ()
+
+    def write(self, directory: Path) -> None:
+        """Write it into a model directory.
+
+        Args:
+            directory: The directory.
+        """
+        (directory / _ORIGIN).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, directory: Path) -> TrainingOrigin:
+        """Read it from a model directory.
+
+        Args:
+            directory: The directory.
+
+        Returns:
+            The origin; that of a first version where the directory does not tell.
+        """
+        path = directory / _ORIGIN
+        if not path.exists():
+            return cls()
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(int(content["updates"]), tuple(content["lineage"]))
 
 
 class PolicyVersionStore:
@@ -70,6 +110,16 @@ class PolicyVersionStore:
         if self.root.exists():
             for leftover in self.root.glob(".v*-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
+
+    def remove_above(self, version: int) -> None:
+        """Remove versions that a killed trainer wrote and never registered, so that nobody reads them.
+
+        Args:
+            version: The newest registered version.
+        """
+        for number in self.versions():
+            if number > version:
+                shutil.rmtree(self.path(number))
 
     def _prune(self) -> None:
         for version in self.versions()[: -self._keep]:

@@ -14,7 +14,8 @@ from dart_agent.errors import ConfigError
 from dart_agent.inference.compat import patch_torch_extras
 from dart_train.trainer.config import read_trainer_config
 
-EXIT_BAD_CONFIG = 2
+EXIT_REFUSED = 2
+"""Wrong configuration, or training that would fail again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The command line without the program name; None: that of the process.
 
     Returns:
-        The exit code: 0, or 2 for a configuration that cannot be used.
+        The exit code: 0, or 2 for a configuration that cannot be used and for training that cannot go on.
     """
     parser = argparse.ArgumentParser(prog="python -m dart_train.trainer", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.trainer.config)")
@@ -32,20 +33,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_trainer_config(parser.parse_args(argv).config)
     except ConfigError as error:
         print(f"trainer: {error}", file=sys.stderr)
-        return EXIT_BAD_CONFIG
+        return EXIT_REFUSED
     # Idle threads must sleep, not spin: other processes need the cores. Read when the OpenMP runtime is loaded, with torch.
     os.environ.update({"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": str(config.threads)})
     patch_torch_extras()
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from dart_train.trainer.process import run_trainer
+    from dart_train.trainer.process import TrainingStopped, run_trainer
 
     disable_progress_bar()
     torch.set_num_threads(config.threads)
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    asyncio.run(run_trainer(config))
+    try:
+        asyncio.run(run_trainer(config))
+    except TrainingStopped as error:
+        print(f"trainer: {error}", file=sys.stderr)
+        return EXIT_REFUSED
     return 0
 
 

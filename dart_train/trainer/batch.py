@@ -35,11 +35,13 @@ class ImageTokens:
         token_id: The placeholder token, repeated once per `merge_size`^2 patches.
         merge_size: Patches per side that are merged into one token.
         pad_id: The token that fills rows to the same length.
+        vocabulary: Number of tokens that the model knows.
     """
 
     token_id: int
     merge_size: int
     pad_id: int
+    vocabulary: int
 
     @classmethod
     def from_model(cls, model: Any, processor: Any) -> ImageTokens:
@@ -57,6 +59,7 @@ class ImageTokens:
             token_id=int(model.config.image_token_id),
             merge_size=int(processor.image_processor.merge_size),
             pad_id=0 if pad_id is None else int(pad_id),
+            vocabulary=int(model.get_input_embeddings().num_embeddings),
         )
 
 
@@ -73,7 +76,8 @@ def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, im
         Tensors of the rows, [B, T] right-padded.
 
     Raises:
-        BatchError: Rows were sampled at different temperatures, lack log-probs, or do not fit their images.
+        BatchError: Rows were sampled at different temperatures, lack log-probs, do not fit the model, or do not fit their images.
+        BlobError: An image is missing or damaged.
     """
     import torch
 
@@ -89,8 +93,7 @@ def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, im
     rollout_BT = np.zeros(shape, dtype=np.float32)
     for index, row in enumerate(rows):
         prompt, sampled = row.step.prompt_ids_P, row.step.token_ids_T
-        if len(row.step.logprobs_T) != len(sampled):
-            raise BatchError(f"{row.name} has {len(sampled)} tokens but {len(row.step.logprobs_T)} log-probs")
+        _check_tokens(row, image_tokens.vocabulary)
         begin, end = len(prompt), len(prompt) + len(sampled)
         ids_BT[index, :begin] = prompt
         ids_BT[index, begin:end] = sampled
@@ -114,6 +117,20 @@ def make_batch(rows: Sequence[TrainRow], images: BlobStorage, processor: Any, im
         trajectory_shares_B=torch.tensor([row.trajectory_share for row in rows], dtype=torch.float32),
         temperature=temperatures.pop(),
     )
+
+
+def _check_tokens(row: TrainRow, vocabulary: int) -> None:
+    prompt, sampled = row.step.prompt_ids_P, row.step.token_ids_T
+    if len(row.step.logprobs_T) != len(sampled):
+        raise BatchError(f"{row.name} has {len(sampled)} tokens but {len(row.step.logprobs_T)} log-probs")
+    if not prompt:
+        raise BatchError(f"{row.name} has no prompt: nothing predicts its first token")
+    if any(not 0 <= token < vocabulary for token in (*prompt, *sampled)):
+        raise BatchError(f"{row.name} has a token that the model with {vocabulary} tokens does not know")
+    if any(not 0 <= start < end <= len(sampled) for start, end in row.trainable):
+        raise BatchError(
+            f"{row.name} has {len(sampled)} tokens, and {list(row.trainable)} of them are to be trained on"
+        )
 
 
 def _patches(

@@ -11,7 +11,7 @@ import logging
 import os
 import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class TrainerState:
         unused: Steps of the last batch that were excluded, as (rollout id, step index, reason).
         metrics: Metrics of the last train step.
         trained_s: Seconds since training began.
+        lineage: Digests of the weights that `model` was trained from, the first version first.
     """
 
     model: dict[str, Any]
@@ -44,6 +45,7 @@ class TrainerState:
     unused: list[tuple[str, int, str]]
     metrics: dict[str, float]
     trained_s: float
+    lineage: list[str] = field(default_factory=list)
 
 
 class CheckpointStore:

@@ -90,6 +90,7 @@ class TrainerConfig(StrictModel):
         keep_weights: Published versions that are kept.
         keep_checkpoints: Trainer states that are kept.
         checkpoint_every: Train steps per checkpoint.
+        max_failed_batches: Batches in a row that may fail; then training ends.
     """
 
     socket: Path
@@ -116,6 +117,7 @@ class TrainerConfig(StrictModel):
     keep_weights: int = Field(default=4, ge=2)
     keep_checkpoints: int = Field(default=2, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
+    max_failed_batches: int = Field(default=5, ge=1)
 
 
 def read_trainer_config(path: Path) -> TrainerConfig:

@@ -1,8 +1,10 @@
 """The loop around the trainer: wait for a batch, do a train step, save, publish, report.
 
 Role: the order in which a kill at any moment loses nothing that was stored: checkpoint, then weights, then the registration of the version,
-then the end of the batch. What was not reached is done first after a restart, and each of these may be repeated. Rule: the current train
-step is finished on SIGTERM. Non-goals: the train step itself (`dart_train.trainer.trainer`).
+then the end of the batch. What was not reached is done first after a restart, and each of these may be repeated. Rule: a version number is
+used once: after a restart from weights that are older than the newest version they are published again under a new number, so that the
+rollouts follow them. A batch that cannot be trained on is reported with its cause; after several in a row training ends. The current
+train step is finished on SIGTERM. Non-goals: the train step itself (`dart_train.trainer.trainer`).
 """
 
 from __future__ import annotations
@@ -10,19 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from pathlib import Path
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.data_client.wire import Batch, BatchReport, UnusedStep, VersionRecord
+from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, UnusedStep, VersionRecord
+from dart_agent.inference.checkpoint_files import resolve_checkpoint
+from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK, wait_first
 from dart_server.wire import Clock
-from dart_train.model.weights import PolicyVersionStore
+from dart_train.model.weights import PolicyVersionStore, TrainingOrigin
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.config import TrainerConfig
-from dart_train.trainer.trainer import Trainer, TrainStep
+from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
 
 WAIT_FOR_BATCH_S = 20.0
 log = logging.getLogger(__name__)
+
+
+class TrainingStopped(Exception):
+    """Training cannot go on; one sentence with the cause and the fix."""
 
 
 class TrainerProcess:
@@ -45,16 +54,24 @@ class TrainerProcess:
         self._began_s = 0.0
         self._trained_before_s = 0.0
         self._unsaved: TrainerState | None = None
+        self._digest: str | None = None
+        self._lineage: list[str] = []
 
     async def run(self) -> None:
-        """Train until the limits are reached, no training work is left, or `stopping` is set."""
+        """Train until the limits are reached, no training work is left, or `stopping` is set.
+
+        Raises:
+            TrainingStopped: Too many batches in a row cannot be trained on.
+        """
         await self.resume()
         waiting = asyncio.create_task(self.stopping.wait())
         try:
             waiting_since_s: float | None = None
             while not self._finished():
                 waiting_since_s = self._clock.monotonic() if waiting_since_s is None else waiting_since_s
-                asking = asyncio.create_task(self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S))
+                asking = asyncio.create_task(
+                    self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S, self._digest)
+                )
                 await wait_first(self._clock, None, [asking, waiting])
                 if self.stopping.is_set():
                     asking.cancel()
@@ -73,27 +90,36 @@ class TrainerProcess:
 
     async def resume(self) -> None:
         """Load the policy and finish what an earlier process began."""
-        self._weights.remove_partial()
-        state = self._checkpoints.latest()
         latest = await self._client.latest_version()
         newest = latest or VersionRecord(version=0, path=self._config.start_model)
-        start = newest.path if state is None else self._config.start_model
-        await asyncio.to_thread(self.trainer.setup, start, newest.version, state)
+        self._weights.remove_partial()
+        self._weights.remove_above(newest.version)
+        state = self._checkpoints.latest()
         if state is None:
-            if latest is None:
-                await self._client.publish_version(newest)
-        elif state.version >= newest.version:
-            await self._publish()
-            await self._report_batch(state)
+            origin = TrainingOrigin.read(Path(newest.path))
+            self._lineage = list(origin.lineage)
+            await asyncio.to_thread(self.trainer.setup, newest.path, newest.version, None, origin.updates)
+            await self._identify(newest)
         else:
-            log.warning(
-                "checkpoint has version %d, published is %d: continuing above it", state.version, newest.version
-            )
-            self.trainer.version = newest.version
+            self._lineage = state.lineage
+            await asyncio.to_thread(self.trainer.setup, self._config.start_model, newest.version, state)
+            if state.version < newest.version:
+                log.warning(
+                    "the weights of version %d are used again as version %d: those of version %d were not saved",
+                    state.version,
+                    newest.version + 1,
+                    newest.version,
+                )
+                self.trainer.version = newest.version + 1
+            if self.trainer.version == newest.version:
+                await self._identify(newest)
+            else:
+                await self._publish()
+            await self._report_batch(state)
         self._began_s = self._clock.monotonic()
         self._trained_before_s = max(self._checkpoints.trained_s(), 0.0 if state is None else state.trained_s)
 
-    async def train_step(self, batch: Batch, waited_s: float) -> TrainStep:
+    async def train_step(self, batch: Batch, waited_s: float) -> TrainStep | None:
         """Do one train step, and store and report its result.
 
         Args:
@@ -101,11 +127,20 @@ class TrainerProcess:
             waited_s: Seconds in which the trainer waited for it.
 
         Returns:
-            What the train step did.
+            What the train step did; None where the batch cannot be trained on.
+
+        Raises:
+            TrainingStopped: Too many batches in a row cannot be trained on.
         """
-        done = await asyncio.to_thread(self.trainer.step, batch)
+        try:
+            done = await asyncio.to_thread(self.trainer.step, batch)
+        except BatchFailed as failure:
+            await self._report_failure(batch, failure)
+            return None
+        if self._digest is not None and self._lineage[-1:] != [self._digest]:
+            self._lineage = [*self._lineage, self._digest]
         save_began_s = self._clock.monotonic()
-        state = self._unsaved = self.trainer.state(done, batch.batch_id, self._trained_s())
+        state = self._unsaved = self.trainer.state(done, batch.batch_id, self._trained_s(), self._lineage)
         if self.trainer.updates % self._config.checkpoint_every == 0:
             await asyncio.to_thread(self._save_now)
         await self._publish()
@@ -120,9 +155,43 @@ class TrainerProcess:
         return done
 
     async def _publish(self) -> None:
+        def save(directory: Path) -> None:
+            self.trainer.save(directory)
+            TrainingOrigin(self.trainer.updates, tuple(self._lineage)).write(directory)
+
         version = self.trainer.version
-        path = await asyncio.to_thread(self._weights.publish, version, self.trainer.save)
-        await self._client.publish_version(VersionRecord(version=version, path=str(path)))
+        path = await asyncio.to_thread(self._weights.publish, version, save)
+        await self._identify(VersionRecord(version=version, path=str(path)))
+
+    async def _identify(self, record: VersionRecord) -> None:
+        """Register the version of the present weights with its digest and its parent."""
+        self._digest = record.digest
+        if self._digest is None:
+            self._digest = await asyncio.to_thread(weights_digest, resolve_checkpoint(record.path))
+        parent = self._lineage[-1] if self._lineage else None
+        await self._client.publish_version(
+            record.model_copy(update={"digest": self._digest, "parent": record.parent or parent})
+        )
+
+    async def _report_failure(self, batch: Batch, failure: BatchFailed) -> None:
+        log.warning("batch %s cannot be trained on: %s", batch.batch_id, failure.cause)
+        report = BatchFailure(cause=failure.cause[:1000], culprits=list(failure.culprits))
+        count = await self._client.batch_failed(batch.batch_id, report)
+        append_metrics(
+            self._config.metrics,
+            {
+                "kind": "failed_batch",
+                "time_s": self._clock.time(),
+                "version": self.trainer.version,
+                "cause": failure.cause,
+                "culprits": len(failure.culprits),
+            },
+        )
+        if count >= self._config.max_failed_batches:
+            raise TrainingStopped(
+                f"{count} batches in a row could not be trained on, the last because {failure.cause}: fix the cause (an image or a "
+                "row that is damaged; for a gradient that is not finite lower train.learning_rate or train.tis_cap) and start the run again"
+            )
 
     async def _report_batch(self, state: TrainerState) -> None:
         if state.last_batch is None:

@@ -2,26 +2,27 @@
 
 Role: `Trainer.step` turns one batch into the next version: advantages, old log-probs, clipped surrogate, AdamW. Rule: one batch is one
 train step, which raises the version by one, also with learning rate 0. A train step depends only on the batch and on `state()`, so that a
-resumed trainer does what the killed one would have done. Non-goals: waiting for batches and publishing (`dart_train.trainer.process`),
-formulas (`loss`, `advantage`).
+resumed trainer does what the killed one would have done. A batch that fails changes nothing. Non-goals: waiting for batches and publishing
+(`dart_train.trainer.process`), formulas (`loss`, `advantage`).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from dart_agent.data_client.image_store import BlobStorage
-from dart_agent.data_client.wire import Batch, UnusedStep
+from dart_agent.data_client.image_store import BlobError, BlobStorage
+from dart_agent.data_client.wire import Batch, StepReference, UnusedStep
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
 from dart_train.model.device import ComputeDevice
-from dart_train.trainer.batch import ImageTokens, make_batch, to_device
+from dart_train.trainer.batch import BatchError, ImageTokens, make_batch, to_device
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.rows import StepKey, TrainRow, build_rows, select_steps, split_minibatches
@@ -34,8 +35,22 @@ if TYPE_CHECKING:
 LOW_ENTROPY_REASON = "low_entropy"
 
 
-class TrainingDiverged(Exception):
-    """The gradient is not a number any more; the weights are those of the last version."""
+class BatchFailed(Exception):
+    """A batch cannot be trained on; weights and optimiser are those before it.
+
+    Attributes:
+        cause: Why.
+        culprits: The steps that are to blame; empty where that is not known.
+    """
+
+    def __init__(self, cause: str, culprits: Sequence[StepReference]) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.culprits = tuple(culprits)
+
+
+class _GradientNotFinite(Exception):
+    """The gradient of a mini-batch has a NaN or an infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +89,14 @@ class Trainer:
         self._image_tokens: ImageTokens | None = None
         self._compute: ComputeDevice | None = None
 
-    def setup(self, start_model: str, version: int, state: TrainerState | None) -> None:
+    def setup(self, start_model: str, version: int, state: TrainerState | None, updates: int = 0) -> None:
         """Load the policy.
 
         Args:
             start_model: The model to start from where there is no state.
             version: Policy version of the start model.
             state: A saved state, None where there is none.
+            updates: Train steps that made the start model.
         """
         import torch
 
@@ -98,7 +114,7 @@ class Trainer:
             betas=(optimizer.beta1, optimizer.beta2),
             weight_decay=optimizer.weight_decay,
         )
-        self.version = version
+        self.version, self.updates = version, updates
         if config.loss.kl_coefficient:
             self._reference = load_model(config.reference_model or config.start_model, self._compute.device)
             self._reference.model.eval().requires_grad_(False)
@@ -118,11 +134,34 @@ class Trainer:
             What the train step did.
 
         Raises:
-            BatchError: A row cannot be trained on as it was sampled.
-            TrainingDiverged: The gradient is not finite.
+            BatchFailed: A row cannot be trained on as it was sampled, or the gradient is not finite; nothing has changed.
         """
-        began_s = self._clock.monotonic()
         rows = build_rows(batch, self.config.advantage, self.config.advantage_over)
+        several_steps = self.config.epochs * self.config.minibatches > 1
+        before = _on_host((self._loaded.model.state_dict(), self._optimizer.state_dict())) if several_steps else None
+        try:
+            return self._train(batch, list(rows))
+        except (BatchError, BlobError, _GradientNotFinite) as error:
+            self._optimizer.zero_grad(set_to_none=True)
+            if before is not None:
+                self._loaded.model.load_state_dict(before[0])
+                self._optimizer.load_state_dict(before[1])
+            culprits = [row for row in rows if self._is_culprit(row)]
+            self._optimizer.zero_grad(set_to_none=True)
+            raise BatchFailed(
+                str(error), [StepReference(rollout_id=row.rollout_id, index=row.step.index) for row in culprits]
+            ) from error
+
+    def _is_culprit(self, row: TrainRow) -> bool:
+        """Whether a row alone cannot be made a batch of, or has a gradient that is not finite."""
+        try:
+            self._accumulate_gradients([row], {})
+        except (BatchError, BlobError):
+            return True
+        return not math.isfinite(float(self._gradient_norm()))
+
+    def _train(self, batch: Batch, rows: list[TrainRow]) -> TrainStep:
+        began_s = self._clock.monotonic()
         random = Random(f"{self.config.seed}/{self.updates}")
         passes = self.config.epochs * self.config.minibatches
         unused: list[TrainRow] = []
@@ -162,13 +201,14 @@ class Trainer:
         """
         self._loaded.save(directory)
 
-    def state(self, last: TrainStep, batch_id: str, trained_s: float) -> TrainerState:
+    def state(self, last: TrainStep, batch_id: str, trained_s: float, lineage: Sequence[str] = ()) -> TrainerState:
         """Collect everything that the next train step depends on.
 
         Args:
             last: The last train step, whose end is still to be reported.
             batch_id: Its batch.
             trained_s: Seconds since training began.
+            lineage: Digests of the weights that the present ones were trained from.
 
         Returns:
             The state.
@@ -185,10 +225,31 @@ class Trainer:
             unused=[(step.rollout_id, step.index, step.reason) for step in last.unused],
             metrics=last.metrics,
             trained_s=trained_s,
+            lineage=list(lineage),
         )
 
     def _minibatch_step(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
         """Gradients over micro-batches, then one AdamW step. Returns metric sums and the gradient norm before clipping."""
+        import torch
+
+        sums = self._accumulate_gradients(rows, old)
+        norm = self._gradient_norm()
+        if not torch.isfinite(norm):
+            raise _GradientNotFinite(f"the gradient of update {self.updates + 1} is not finite")
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate(self.updates)
+        self._optimizer.step()
+        return sums, float(norm)
+
+    def _gradient_norm(self) -> Tensor:
+        """Norm of the gradient before it is clipped."""
+        import torch
+
+        norm: Tensor = torch.nn.utils.clip_grad_norm_(self._loaded.model.parameters(), self.config.optimizer.grad_clip)
+        return norm
+
+    def _accumulate_gradients(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> dict[str, float]:
+        """Gradients of a mini-batch over its micro-batches. Returns metric sums."""
         import torch
 
         from dart_train.trainer.loss import Denominators, policy_loss
@@ -220,15 +281,7 @@ class Trainer:
             )
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})
-        norm = torch.nn.utils.clip_grad_norm_(self._loaded.model.parameters(), self.config.optimizer.grad_clip)
-        if not torch.isfinite(norm):
-            raise TrainingDiverged(
-                f"the gradient of update {self.updates + 1} is not finite: lower the learning rate or tis_cap"
-            )
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate(self.updates)
-        self._optimizer.step()
-        return dict(sums), float(norm)
+        return dict(sums)
 
     def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, float]]:
         """Log-probs [T] and mean token entropy of every row, under the policy before the update."""
@@ -267,6 +320,15 @@ class Trainer:
     def _learning_rate(self, update: int) -> float:
         warmup = self.config.optimizer.lr_warmup_updates
         return self.config.optimizer.learning_rate * min(1.0, (update + 1) / warmup if warmup else 1.0)
+
+
+def _on_host(value: Any) -> Any:
+    """A copy of nested dictionaries, lists and tensors in the memory of the host."""
+    if isinstance(value, Mapping):
+        return {key: _on_host(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_on_host(each) for each in value)
+    return value.detach().to("cpu", copy=True) if hasattr(value, "detach") else value
 
 
 def old_logprobs(rows: Sequence[TrainRow], old: dict[StepKey, Tensor], new_BT: Tensor) -> Tensor:

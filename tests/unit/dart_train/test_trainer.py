@@ -12,6 +12,7 @@ import torch
 from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, screen, step_of, tiny_model
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
+from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch
 from dart_agent.inference.weights.leases import hold
 from dart_agent.metrics_file import append_metrics
@@ -21,7 +22,8 @@ from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.batch import BatchError, ImageTokens, make_batch, placeholder_runs
 from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.rows import TrainRow, build_rows, select_steps, split_minibatches
-from dart_train.trainer.trainer import Trainer, TrainStep
+from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
+from dart_train.types import TrainBatch
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +214,68 @@ def test_kl_term_pulls_towards_the_reference(root: Path, model_dir: Path, images
     trainer = trainer_on(root, model_dir, images, loss={"kl_coefficient": 0.1}, optimizer={"learning_rate": 3e-3})
     assert trainer.step(batch).metrics["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert trainer.step(batch).metrics["kl_reference"] > 1e-5
+
+
+@pytest.mark.parametrize("passes", [{}, {"epochs": 2}])
+def test_a_failed_batch_changes_nothing_and_names_its_rows(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, passes: dict[str, int]
+) -> None:
+    trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3}, **passes)
+    trainer.step(batch)
+    before = trainer.state(TrainStep(0, {}, ()), "b", 0.0)
+    weights = weights_of(trainer)
+    moments = [value.clone() for state in before.optimizer["state"].values() for value in state.values()]
+    lost = batch.model_copy(deep=True)
+    for row in (lost.rows[2], lost.rows[7]):
+        row.step.image_sha256[:] = ["0" * 64]
+    with pytest.raises(BatchFailed, match="is not in") as failure:
+        trainer.step(lost)
+    wrong = [(row.rollout_id, row.step.index) for row in (lost.rows[2], lost.rows[7])]
+    assert [(culprit.rollout_id, culprit.index) for culprit in failure.value.culprits] == wrong
+    unknown = batch.model_copy(deep=True)
+    step = unknown.rows[4].step.to_value()
+    strange = replace(step, token_ids_T=(10**6, *step.token_ids_T[1:]))
+    unknown.rows[4] = unknown.rows[4].model_copy(update={"step": StepPayload.from_value(strange)})
+    with pytest.raises(BatchFailed, match=r"step 0 of rollout roll_0_2 has a token that the model"):
+        trainer.step(unknown)
+    after = trainer.state(TrainStep(0, {}, ()), "b", 0.0)
+    assert (after.version, after.updates) == (1, 1)
+    assert same(weights, weights_of(trainer))
+    kept = [value for state in after.optimizer["state"].values() for value in state.values()]
+    assert all(torch.equal(one, two) for one, two in zip(moments, kept, strict=True))
+
+
+@pytest.mark.parametrize("bad_pass", [1, 2])
+def test_a_gradient_that_is_not_finite_is_undone_and_its_row_found(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, bad_pass: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_on(root, model_dir, images, epochs=2, optimizer={"learning_rate": 1e-3}, micro_batch_rows=1)
+    weights = weights_of(trainer)
+    poisoned = batch.rows[3].step.to_value()
+    seen = 0
+    forward = trainer._forward
+
+    def poison(model: Any, tensors: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal seen
+        logprobs_BT, entropy_BT = forward(model, tensors)
+        ids = tuple(tensors.tokens.input_ids_BT[0, : len(poisoned.prompt_ids_P)].tolist())
+        if ids == poisoned.prompt_ids_P:
+            seen += torch.is_grad_enabled()
+            if seen >= bad_pass:
+                logprobs_BT = logprobs_BT * float("nan")
+        return logprobs_BT, entropy_BT
+
+    monkeypatch.setattr(trainer, "_forward", poison)
+    with pytest.raises(BatchFailed, match="gradient of update 1 is not finite") as failure:
+        trainer.step(batch)
+    (culprit,) = failure.value.culprits
+    assert (culprit.rollout_id, culprit.index) == (batch.rows[3].rollout_id, poisoned.index)
+    assert same(weights, weights_of(trainer))
+    monkeypatch.undo()
+    fresh = trainer_on(root, model_dir, images, epochs=2, optimizer={"learning_rate": 1e-3}, micro_batch_rows=1)
+    fresh.step(batch)
+    trainer.step(batch)
+    assert same(weights_of(fresh), weights_of(trainer)), "what follows is as if the failure had not been"
 
 
 def test_bfloat16_is_for_matrix_products_only(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +12,14 @@ from trainer_harness import batch_of, config_of, tiny_model
 from virtual_time import SettableClock
 
 from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.fake_trajectories import fake_image
 from dart_agent.data_client.image_store import ImageStore
-from dart_agent.data_client.wire import Batch, BatchReply, BatchReport, VersionRecord
+from dart_agent.data_client.wire import Batch, BatchFailure, BatchReply, BatchReport, StepReference, VersionRecord
+from dart_agent.inference.weights.digest import weights_digest
 from dart_train.trainer.__main__ import main
 from dart_train.trainer.checkpoint import CheckpointStore
-from dart_train.trainer.process import WAIT_FOR_BATCH_S, TrainerProcess
+from dart_train.trainer.process import WAIT_FOR_BATCH_S, TrainerProcess, TrainingStopped
+from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
 
 
 class SimulatedKill(BaseException):
@@ -31,7 +35,10 @@ class RecordingClient:
         self.die_at = die_at
         self.calls: list[str] = []
         self.latest: VersionRecord | None = None
+        self.versions: dict[int, VersionRecord] = {}
         self.done: dict[str, int] = {}
+        self.failures: list[tuple[str, BatchFailure]] = []
+        self.asked: list[tuple[int, str | None]] = []
 
     def _call(self, name: str) -> None:
         if self.die_at == name:
@@ -43,16 +50,29 @@ class RecordingClient:
 
     async def publish_version(self, record: VersionRecord) -> None:
         self._call(f"publish {record.version}")
+        assert record.digest is not None
+        known = self.versions.setdefault(record.version, record)
+        assert known.digest == record.digest, "a number stands for one digest"
         if self.latest is None or record.version > self.latest.version:
             self.latest = record
 
-    async def next_batch(self, version: int, wait_s: float) -> BatchReply:
+    async def next_batch(self, version: int, wait_s: float, digest: str | None) -> BatchReply:
+        self.asked.append((version, digest))
         left = [batch for batch in self.batches if batch.batch_id not in self.done]
         return BatchReply(batch=left[0] if left else None, training_active=bool(left))
 
     async def batch_done(self, batch_id: str, report: BatchReport) -> None:
         self._call(f"done {report.version}")
         self.done.setdefault(batch_id, report.version)
+
+    async def batch_failed(self, batch_id: str, failure: BatchFailure) -> int:
+        self.failures.append((batch_id, failure))
+        (batch,) = (batch for batch in self.batches if batch.batch_id == batch_id)
+        culprits = {(culprit.rollout_id, culprit.index) for culprit in failure.culprits}
+        left = [row for row in batch.rows if (row.rollout_id, row.step.index) not in culprits]
+        again = batch.model_copy(update={"rows": left, "batch_id": f"{batch_id}-again"})
+        self.batches[self.batches.index(batch)] = again
+        return len(self.failures)
 
 
 class TrainerHarness:
@@ -70,10 +90,19 @@ class TrainerHarness:
         await process.run()
         return process
 
-    async def killed(self, at: str) -> None:
+    def spoil_image(self) -> StepReference:
+        """Damage an image that only the second batch has; returns the step that shows it."""
+        spoiled = fake_image(7, 64, 64)
+        row = self.client.batches[1].rows[0]
+        sha256 = self.images.put(spoiled)
+        row.step.image_sha256[:] = [sha256]
+        self.images.path(sha256).write_bytes(b"no picture")
+        return StepReference(rollout_id=row.rollout_id, index=row.step.index)
+
+    async def killed(self, at: str, **changes: Any) -> None:
         self.client.die_at = at
         with pytest.raises(SimulatedKill):
-            await self.run()
+            await self.run(**changes)
         self.client.die_at = None
         self.client.calls.clear()
 
@@ -107,7 +136,7 @@ async def test_more_updates_train_on_where_the_first_limit_ended(harness: Traine
 async def test_the_limit_of_minutes_counts_the_whole_run_and_not_each_process(harness: TrainerHarness) -> None:
     clock = SettableClock()
 
-    async def reply_after_ten_minutes(version: int, wait_s: float) -> BatchReply:
+    async def reply_after_ten_minutes(version: int, wait_s: float, digest: str | None) -> BatchReply:
         clock.now_s += 600.0
         if clock.now_s > 1_800.0:
             raise SimulatedKill
@@ -131,13 +160,13 @@ async def test_the_wait_for_a_batch_counts_every_empty_reply(
     empty = 2
     reply = harness.client.next_batch
 
-    async def slow_reply(version: int, wait_s: float) -> BatchReply:
+    async def slow_reply(version: int, wait_s: float, digest: str | None) -> BatchReply:
         nonlocal empty
         clock.now_s += wait_s
         if empty:
             empty -= 1
             return BatchReply(batch=None, training_active=True)
-        return await reply(version, wait_s)
+        return await reply(version, wait_s, digest)
 
     monkeypatch.setattr(harness.client, "next_batch", slow_reply)
     process = TrainerProcess(harness.config, cast(DataManagerClient, harness.client), clock)
@@ -169,8 +198,79 @@ async def test_versions_above_an_older_checkpoint_are_never_used_again(harness: 
     await harness.run(max_updates=1)
     harness.client.latest = VersionRecord(version=7, path=str(harness.config.weights / "v7"))
     process = await harness.run(max_updates=2)
-    assert process.trainer.version == 8
+    assert process.trainer.version == 9, (
+        "the weights of version 1 are version 8 again, and the train step makes version 9"
+    )
     assert process.trainer.updates == 2
+
+
+async def test_after_a_lost_future_the_old_weights_are_a_new_version_that_rollouts_follow(
+    harness: TrainerHarness,
+) -> None:
+    await harness.killed(at="done 3", checkpoint_every=2)
+    versions = harness.client.versions
+    saved, lost = versions[2], versions[3]
+    harness.client.done.clear()
+    harness.client.asked.clear()
+    process = await harness.run(max_updates=3, checkpoint_every=2)
+    assert harness.client.calls == ["publish 4", "done 2", "publish 5", "done 5"]
+    assert versions[4].digest == saved.digest == harness.client.asked[0][1]
+    assert versions[4].parent == saved.parent
+    assert versions[5].parent == saved.digest
+    assert lost.digest not in {versions[4].digest, versions[5].parent}
+    assert (process.trainer.updates, process.trainer.version) == (3, 5)
+
+
+async def test_every_version_names_its_weights_and_its_parent(harness: TrainerHarness) -> None:
+    await harness.run()
+    versions = harness.client.versions
+    assert sorted(versions) == [0, 1, 2, 3]
+    for number, record in versions.items():
+        assert record.digest == weights_digest(Path(record.path))
+        assert record.parent == (versions[number - 1].digest if number else None)
+    state = CheckpointStore(harness.config.checkpoints, keep=1).latest()
+    assert state is not None
+    assert state.lineage == [versions[number].digest for number in (0, 1, 2)]
+
+
+async def test_a_version_of_a_run_folder_from_before_digests_gets_one(harness: TrainerHarness) -> None:
+    harness.client.latest = VersionRecord(version=0, path=str(harness.model))
+    await harness.run(max_updates=1)
+    assert harness.client.versions[0].digest == harness.client.versions[1].parent == weights_digest(harness.model)
+
+
+async def test_weights_that_were_written_and_not_registered_are_not_taken_for_others(harness: TrainerHarness) -> None:
+    await harness.run(max_updates=1)
+    unregistered = harness.config.weights / "v2"
+    shutil.copytree(harness.config.weights / "v1", unregistered)
+    await harness.run(max_updates=2)
+    assert harness.client.versions[2].digest == weights_digest(unregistered) != harness.client.versions[1].digest
+
+
+async def test_a_batch_with_a_damaged_image_fails_alone_and_training_goes_on(harness: TrainerHarness) -> None:
+    culprit = harness.spoil_image()
+    process = await harness.run()
+    assert process.trainer.updates == 3
+    ((batch_id, failure),) = harness.client.failures
+    assert batch_id == "b1"
+    assert "cannot be read" in failure.cause
+    assert failure.culprits == [culprit]
+    assert harness.client.done == {"b0": 1, "b1-again": 2, "b2": 3}
+
+
+async def test_training_ends_with_one_sentence_after_several_failed_batches_in_a_row(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(trainer: Trainer, batch: Batch) -> TrainStep:
+        raise BatchFailed("the gradient of update 1 is not finite", [])
+
+    monkeypatch.setattr(Trainer, "step", fail)
+    with pytest.raises(
+        TrainingStopped, match=r"^3 batches in a row could not be trained on, the last because the gradient"
+    ):
+        await harness.run(max_failed_batches=3)
+    assert len(harness.client.failures) == 3
+    assert harness.client.calls == ["publish 0"]
 
 
 async def test_without_a_checkpoint_training_goes_on_from_what_was_published(harness: TrainerHarness) -> None:
@@ -178,7 +278,8 @@ async def test_without_a_checkpoint_training_goes_on_from_what_was_published(har
     for path in harness.config.checkpoints.iterdir():
         path.unlink()
     process = await harness.run()
-    assert process.trainer.version == 3
+    assert (process.trainer.version, process.trainer.updates) == (3, 3)
+    assert harness.client.versions[3].parent == harness.client.versions[2].digest
 
 
 async def test_rare_checkpoints_still_save_the_last_round(harness: TrainerHarness) -> None:
@@ -190,9 +291,9 @@ async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness, monk
     clock = SettableClock()
     reply = harness.client.next_batch
 
-    async def reply_after_a_minute(version: int, wait_s: float) -> BatchReply:
+    async def reply_after_a_minute(version: int, wait_s: float, digest: str | None) -> BatchReply:
         clock.now_s += 60.0
-        return await reply(version, wait_s)
+        return await reply(version, wait_s, digest)
 
     monkeypatch.setattr(harness.client, "next_batch", reply_after_a_minute)
     updates = []
