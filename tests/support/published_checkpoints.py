@@ -54,9 +54,19 @@ _DEFAULT_SYSTEM = (
     "{% if loop.first and message.role != 'system' %}"
     "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}"
 )
+_TOOLS = (
+    "{% if tools %}{% set said = namespace(system='') %}{% if messages[0].role == 'system' %}{% for part in messages[0].content %}"
+    "{% set said.system = said.system + part.text %}{% endfor %}{% set messages = messages[1:] %}{% endif %}{{ '<|im_start|>system\\n' }}"
+    "{% if said.system %}{{ said.system + '\\n\\n' }}{% endif %}{{ '# Tools\\n\\nYou may call one or more functions to assist with the "
+    "user query.\\n\\nYou are provided with function signatures within <tools></tools> XML tags:\\n<tools>' }}{% for tool in tools %}"
+    "{{ '\\n' }}{{ tool | tojson }}{% endfor %}{{ '\\n</tools>\\n\\nFor each function call, return a json object with function name and "
+    'arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>'
+    "<|im_end|>\\n' }}{% endif %}"
+)
+"""What Qwen3-VL's template, and the one of Qwen2.5-VL's tokenizer, print of tools."""
 _TEMPLATES: dict[Kind, str] = {
     "qwen2_5_vl": "{% for message in messages %}" + _DEFAULT_SYSTEM + _TURN + "{% endfor %}" + _OPENING,
-    "qwen3_vl": "{% for message in messages %}" + _TURN + "{% endfor %}" + _OPENING,
+    "qwen3_vl": _TOOLS + "{% for message in messages %}" + _TURN + "{% endfor %}" + _OPENING,
 }
 _CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 
