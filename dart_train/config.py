@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dart_agent.prompts.builder import PresetName
 from dart_agent.prompts.history import HistorySettings
+from dart_agent.rollouts.episode_loop import OnParseError
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.types import SamplingParams
 from dart_server.wire import DesktopShape, ImageName, Resolution
@@ -188,6 +189,9 @@ class RolloutSection(StrictModel):
         max_episode_s: Longest episode, in seconds after its first screenshot; None: no limit.
         loop_repeats: So many times in a row may an action be taken on the same screen, and the last one ends the episode; None: no limit.
         partial: Whether steps are stored as they happen, and unfinished episodes are continued.
+        on_parse_error: What a response that performs nothing leads to: `no_action` (a step in which nothing happens), `fail` (the end
+            of the episode) or `retry` (another response on the same screen, which costs no step).
+        parse_retries: Further responses in a row that `retry` asks for before a step in which nothing happens.
     """
 
     group_size: int = Field(default=8, ge=2, le=256)
@@ -198,6 +202,8 @@ class RolloutSection(StrictModel):
     max_episode_s: float | None = Field(default=None, gt=0)
     loop_repeats: int | None = Field(default=None, ge=2)
     partial: bool = False
+    on_parse_error: OnParseError = OnParseError.NO_ACTION
+    parse_retries: int = Field(default=2, ge=1, le=16)
 
     @field_validator("top_p")
     @classmethod

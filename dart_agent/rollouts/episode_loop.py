@@ -60,10 +60,14 @@ class EpisodeEnv(Protocol):
 
 
 class OnParseError(StrEnum):
-    """What an answer that is no action does: nothing (but it counts as a step), or give up the episode."""
+    """What an answer that performs nothing leads to."""
 
     NO_ACTION = "no_action"
+    """A step of the environment in which nothing happens."""
     FAIL = "fail"
+    """The end of the episode."""
+    RETRY = "retry"
+    """Another answer on the same screen, which costs no step of the environment; after `parse_retries` of them in a row, `no_action`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +112,15 @@ class EpisodeSettings:
     """How episodes run.
 
     Attributes:
-        on_parse_error: What an answer that is no action does.
+        on_parse_error: What an answer that performs nothing leads to.
+        parse_retries: Further answers in a row that `retry` asks for. Each answer is a step record of its own, and stays in the history.
         limits: What an episode may use beside its turns.
         worker: Name that is written into saved states.
         process: Id of this process, written beside it.
     """
 
     on_parse_error: OnParseError = OnParseError.NO_ACTION
+    parse_retries: int = 2
     limits: EpisodeLimits = NO_LIMITS
     worker: str = ""
     process: str = ""
@@ -181,12 +187,14 @@ async def run_episode(
         limit = episode.count(completion, screen, parsed)
         if journal is not None:
             journal.acting(len(episode.steps))
-        result, refusal = await _perform(env, parsed, settings.on_parse_error, last=True if limit is not None else None)
+        retry = limit is None and episode.may_retry()
+        last = True if limit is not None else None
+        result, refusal = await _perform(env, parsed, settings.on_parse_error, last=last, retry=retry)
         episode.record(
             prompt, request, completion, parsed if isinstance(parsed, ParsedAnswer) and refusal is None else None, refusal,
             model_s=answered_s - asked_s, env_s=episode.clock.monotonic() - answered_s,
         )  # fmt: skip
-        if result.end is not None:
+        if result is not None and result.end is not None:
             if result.end is EndReason.FAIL and refusal is not None:
                 limit = StopReason.PARSE_ERROR
             return episode.finish(task, result, limit)
@@ -194,7 +202,8 @@ async def run_episode(
             directive = await journal.stored(tuple(episode.steps), screen[0], episode.state())
             if directive is not Directive.CONTINUE:
                 raise EpisodeStopped(directive)
-        observation = result.observation
+        if result is not None:
+            observation = result.observation
 
 
 async def _ask(
@@ -230,16 +239,24 @@ def _model_screen(builder: PromptBuilder, observation: Observation) -> tuple[Rgb
 
 
 async def _perform(
-    env: EpisodeEnv, parsed: ParsedAnswer | ParseError, on_parse_error: OnParseError, *, last: bool | None
-) -> tuple[StepResult, str | None]:
-    """The transition, and why the answer was no action (None when it was one)."""
+    env: EpisodeEnv,
+    parsed: ParsedAnswer | ParseError,
+    on_parse_error: OnParseError,
+    *,
+    last: bool | None,
+    retry: bool,
+) -> tuple[StepResult | None, str | None]:
+    """The transition (None: the same screen is asked again), and why the answer performed nothing (None when it did)."""
+    refusal = parsed
+    if isinstance(parsed, ParsedAnswer):
+        try:
+            return await env.step(parsed.action, last=last), None
+        except ActionError as refused:
+            refusal = ParseError(refused.fault, str(refused))
+    if retry:
+        return None, str(refusal)
     instead = _GIVE_UP if on_parse_error is OnParseError.FAIL else _NO_OP
-    if isinstance(parsed, ParseError):
-        return await env.step(instead, last=last), str(parsed)
-    try:
-        return await env.step(parsed.action, last=last), None
-    except ActionError as refused:
-        return await env.step(instead, last=last), str(ParseError(refused.fault, str(refused)))
+    return await env.step(instead, last=last), str(refusal)
 
 
 class _EpisodeRecorder:
@@ -270,6 +287,16 @@ class _EpisodeRecorder:
     def played_s(self) -> float:
         """Seconds since the first observation, time in which it was parked not counted."""
         return self.elapsed_s - self.reset_s
+
+    def may_retry(self) -> bool:
+        """Whether an answer that performs nothing is asked for again: of the last answers on this screen, few enough performed nothing."""
+        if self.settings.on_parse_error is not OnParseError.RETRY:
+            return False
+        failed = 0
+        while failed < len(self.steps) and self.steps[-1 - failed].parse_error is not None:
+            failed += 1
+        # Each answer after `parse_retries` failed ones was followed by a step in which nothing happened.
+        return failed % (self.settings.parse_retries + 1) < self.settings.parse_retries
 
     def begin(self) -> None:
         """The reset is over."""

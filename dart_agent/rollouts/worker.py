@@ -374,7 +374,7 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
             make_policy=make_policy,
             builder=PromptBuilder(spec),
             clock=clock,
-            settings=EpisodeSettings(on_parse_error=config.on_parse_error, limits=config.limits),
+            settings=config.episode_settings,
             idle_poll_s=config.idle_poll_s,
             on_episode=functools.partial(_record, config.metrics, clock),
             on_solved_step=None if screens is None else screens.write,

@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from dart_agent.errors import ConfigError
 from dart_agent.prompts.builder import PresetName
 from dart_agent.prompts.history import HistorySettings
-from dart_agent.rollouts.episode_loop import OnParseError
+from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_server.wire import DesktopShape, SettleSpec
@@ -39,9 +39,9 @@ class WorkerConfig(StrictModel):
     name: stable across restarts; what an earlier worker of this name still held is handed out again at once.
     addresses: file with the inference workers' places (policies `vllm` and `blank`). socket, images: the data manager and its image store.
     screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the embedded farm.
-    on_parse_error: what an answer that is no action does. history: which turns prompts show; None: the last `history_images` screenshots
-    and all answers. limits: what an episode may use beside its turns. partial: whether unfinished episodes are kept. Refused
-    trajectories and marks of actions under way are kept in the folders `rejected` and `acting` beside `images`.
+    on_parse_error, parse_retries: what an answer that performs nothing leads to. history: which turns prompts show; None: the last
+    `history_images` screenshots and all answers. limits: what an episode may use beside its turns. partial: whether unfinished episodes are
+    kept. Refused trajectories and marks of actions under way are kept in the folders `rejected` and `acting` beside `images`.
     """
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
@@ -58,12 +58,18 @@ class WorkerConfig(StrictModel):
     screens: Path | None = None
     metrics: Path | None = None
     on_parse_error: OnParseError = OnParseError.NO_ACTION
+    parse_retries: int = Field(default=2, ge=1, le=16)
     history: HistorySettings | None = None
     limits: EpisodeLimits = EpisodeLimits()
     partial: PartialSettings = PartialSettings()
     seed: int = 0
     idle_poll_s: float = Field(default=0.2, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
+
+    @property
+    def episode_settings(self) -> EpisodeSettings:
+        """How its episodes run."""
+        return EpisodeSettings(on_parse_error=self.on_parse_error, parse_retries=self.parse_retries, limits=self.limits)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -210,6 +210,8 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
         addresses=paths.addresses if policy in ("vllm", "blank") else None,
         screens=paths.screens if policy == "oracle" else None,
         metrics=paths.metrics,
+        on_parse_error=recipe.rollout.on_parse_error,
+        parse_retries=recipe.rollout.parse_retries,
         seed=recipe.run.seed,
     )
     return _python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5)

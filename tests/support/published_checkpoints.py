@@ -60,7 +60,8 @@ _TOOLS = (
     "{% if said.system %}{{ said.system + '\\n\\n' }}{% endif %}{{ '# Tools\\n\\nYou may call one or more functions to assist with the "
     "user query.\\n\\nYou are provided with function signatures within <tools></tools> XML tags:\\n<tools>' }}{% for tool in tools %}"
     "{{ '\\n' }}{{ tool | tojson }}{% endfor %}{{ '\\n</tools>\\n\\nFor each function call, return a json object with function name and "
-    'arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>'
+    "arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>'
     "<|im_end|>\\n' }}{% endif %}"
 )
 """What Qwen3-VL's template, and the one of Qwen2.5-VL's tokenizer, print of tools."""

@@ -9,7 +9,8 @@ import pytest
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, ObservedStep, OnParseError, run_episode
-from dart_agent.types import Completion, PolicyRequest
+from dart_agent.rollouts.limits import EpisodeLimits
+from dart_agent.types import Completion, PolicyRequest, StopReason
 from dart_envs.errors import FarmError
 from dart_envs.hashing import image_sha256
 from dart_envs.types import ActionType, EndReason
@@ -69,6 +70,43 @@ async def test_an_answer_that_is_no_action_can_end_the_episode() -> None:
         ScriptedEnv(), ScriptedPolicy(["hello"]), settings=EpisodeSettings(on_parse_error=OnParseError.FAIL)
     )
     assert (episode.trajectory.end, episode.trajectory.reward) == (EndReason.FAIL, 0.0)
+
+
+RETRY = EpisodeSettings(on_parse_error=OnParseError.RETRY, parse_retries=2)
+
+
+async def test_an_answer_that_performs_nothing_is_asked_for_again_on_the_same_screen() -> None:
+    env, policy = ScriptedEnv(), ScriptedPolicy(["hello", "Action: click(start_box='(99,0)')", CLICK, DONE])
+    episode = await play(env, policy, settings=RETRY)
+    steps = episode.trajectory.steps_S
+    assert [(step.parse_error or "").partition(":")[0] for step in steps] == ["no_action", "out_of_screen", "", ""]
+    assert [action.type for action in env.actions] == [ActionType.CLICK, ActionType.DONE]
+    assert len({step.image_sha256[-1] for step in steps[:3]}) == 1
+    assert steps[3].image_sha256[-1] != steps[2].image_sha256[-1]
+    assert [step.index for step in steps] == [0, 1, 2, 3]
+    assert steps[0].token_ids_T
+    assert "hello" in str(policy.requests[1].messages)
+
+
+async def test_after_so_many_retries_a_step_passes_in_which_nothing_happens() -> None:
+    env = ScriptedEnv()
+    episode = await play(env, ScriptedPolicy(["a"] * 6 + [DONE]), settings=RETRY)
+    assert [(action.type, action.duration_s) for action in env.actions[:2]] == [(ActionType.WAIT, 0.0)] * 2
+    assert [action.type for action in env.actions[2:]] == [ActionType.DONE]
+    assert len(episode.trajectory.steps_S) == 7
+
+
+async def test_retries_end_with_the_step_budget() -> None:
+    env = ScriptedEnv()
+    episode = await play(env, ScriptedPolicy(["a"] * 6), max_steps=2, settings=RETRY)
+    assert (episode.trajectory.stop, len(env.actions)) == (StopReason.MAX_STEPS, 2)
+
+
+async def test_a_retry_uses_the_token_budget() -> None:
+    settings = EpisodeSettings(on_parse_error=OnParseError.RETRY, parse_retries=2, limits=EpisodeLimits(max_tokens=4))
+    env = ScriptedEnv()
+    episode = await play(env, ScriptedPolicy(["a"] * 2), settings=settings)
+    assert (episode.trajectory.stop, len(env.actions)) == (StopReason.MAX_TOKENS, 1)
 
 
 async def test_the_step_budget_ends_it_with_a_verdict() -> None:
