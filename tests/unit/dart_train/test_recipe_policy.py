@@ -56,15 +56,11 @@ def test_a_played_checkpoint_is_served_for_its_own_prompts(checkpoint: Path) -> 
 def test_what_a_malformed_response_leads_to_is_a_setting_of_the_recipe(checkpoint: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     paths.make()
-    recipe = recipe_of(checkpoint, rollout={"on_parse_error": "retry", "parse_retries": 3})
-    config = load_worker_config(Path(components.rollout_worker(recipe, paths, "vllm").argv[-1]))
-    assert (config.episode_settings.on_parse_error, config.episode_settings.parse_retries) == ("retry", 3)
-    assert (
-        load_worker_config(
-            Path(components.rollout_worker(recipe_of(checkpoint), paths, "vllm").argv[-1])
-        ).on_parse_error
-        == "no_action"
-    )
+    chosen = {"on_parse_error": "retry", "parse_retries": 3}
+    for section, wanted in ((chosen, ("retry", 3)), ({}, ("no_action", 2))):
+        (spec,) = components.rollout_workers(recipe_of(checkpoint, rollout=section), paths, "vllm")
+        settings = load_worker_config(Path(spec.argv[-1])).episode_settings
+        assert (settings.on_parse_error, settings.parse_retries) == wanted
 
 
 def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
