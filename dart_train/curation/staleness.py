@@ -4,7 +4,7 @@ Role: the only formula, staleness of a token = trainer version - version that sa
 spans of the engine; a token without a known version is never trained on. The trajectory of an excluded token still counts in the baseline
 of its group; a token of a lost future (`lineage`) is never fresh. Source: version spans of vLLM's completions; the limit per token is the
 strict form of AReaL's and DART's limits per group.
-Non-goals: correcting what passes (truncated importance sampling in `dart_train.trainer.loss`).
+Non-goals: correcting what passes (truncated importance sampling in `dart_train.objectives.corrections`).
 """
 
 from __future__ import annotations

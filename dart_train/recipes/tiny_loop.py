@@ -26,7 +26,7 @@ from dart_envs.action_formats import ParsedAnswer
 from dart_envs.action_formats.uitars import parse
 from dart_envs.types import Action, ActionType, Observation, RgbImage
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs, token_logprobs
-from dart_train.trainer.advantage import group_advantages
+from dart_train.objectives.advantages import group_advantages
 from dart_train.types import TokenBatch
 
 FAMILIES = ("press_nth", "press_two", "choose_nth", "tick_nth")

@@ -28,11 +28,12 @@ from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
 from dart_train.curation.task_sampler import TaskSamplerSettings
 from dart_train.data_manager.config import DataManagerConfig
+from dart_train.objectives.settings import LossSettings
 from dart_train.run.launcher import ComponentSpec
 from dart_train.run.paths import RunPaths
 from dart_train.run.recipe_policy import initial_policy, recipe_prompt
 from dart_train.scheduling.settings import BatchSettings, CurationSettings
-from dart_train.trainer.config import LossSettings, OptimizerSettings, TrainerConfig
+from dart_train.trainer.config import OptimizerSettings, TrainerConfig
 from dart_train.warmup.config import WarmupConfig
 
 READY_GROUPS_PER_BATCH = 2
@@ -125,14 +126,7 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,
         ),
-        loss=LossSettings(
-            clip_low=train.clip_low,
-            clip_high=train.clip_high,
-            tis_cap=train.tis_cap,
-            kl_coefficient=train.kl_coefficient,
-            entropy_coefficient=train.entropy_coefficient,
-            aggregation=train.aggregation,
-        ),
+        loss=LossSettings.model_validate({name: getattr(train, name) for name in LossSettings.model_fields}),
         checkpoint_every=train.checkpoint_every,
     )
     return _python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)

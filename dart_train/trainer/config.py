@@ -7,39 +7,13 @@ Role: the schema. Rule: unknown keys are errors; the module imports no torch. No
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
-
-AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
-AdvantageOver = Literal["group_steps", "group_trajectories"]
-Aggregation = Literal["token_mean", "seq_mean_token_mean", "trajectory_mean"]
-
-
-class LossSettings(StrictModel):
-    """Coefficients of the loss; the formulas are in `dart_train.trainer.loss`.
-
-    Attributes:
-        clip_low: Lower clip width of the ratio.
-        clip_high: Upper clip width of the ratio.
-        dual_clip: Bound of the loss for negative advantages; None: no bound.
-        tis_cap: Upper bound of the truncated importance weight; None: no weight.
-        kl_coefficient: Weight of the KL term to the reference model.
-        entropy_coefficient: Weight of the entropy bonus.
-        aggregation: How token losses become one number.
-    """
-
-    clip_low: float = Field(default=0.2, gt=0)
-    clip_high: float = Field(default=0.28, gt=0)
-    dual_clip: float | None = Field(default=None, gt=1)
-    tis_cap: float | None = Field(default=2.0, gt=0)
-    kl_coefficient: float = Field(default=0.0, ge=0)
-    entropy_coefficient: float = Field(default=0.0, ge=0)
-    aggregation: Aggregation = "seq_mean_token_mean"
+from dart_train.objectives.settings import AdvantageKind, AdvantageOver, LossSettings
 
 
 class OptimizerSettings(StrictModel):
@@ -83,10 +57,10 @@ class TrainerConfig(StrictModel):
         minibatches: Optimiser steps per pass.
         micro_batch_rows: Rows per forward and backward pass.
         advantage: Formula of the advantages.
-        advantage_over: What its mean and deviation are taken over (`dart_train.trainer.advantage`).
+        advantage_over: What its mean and deviation are taken over (`dart_train.objectives.advantages`).
         high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
         optimizer: Settings of the optimiser.
-        loss: Coefficients of the loss.
+        loss: Parts and coefficients of the loss.
         keep_weights: Published versions that are kept.
         keep_checkpoints: Trainer states that are kept.
         checkpoint_every: Train steps per checkpoint.

@@ -13,8 +13,8 @@ from itertools import pairwise
 from dart_agent.data_client.wire import Batch
 from dart_agent.types import StepRecord
 from dart_train.curation.step_filter import select_high_entropy
-from dart_train.trainer.advantage import group_advantages
-from dart_train.trainer.config import AdvantageKind, AdvantageOver
+from dart_train.objectives.advantages import group_advantages
+from dart_train.objectives.settings import AdvantageKind, AdvantageOver
 
 StepKey = tuple[str, str, int]
 """group id, rollout id, step index; a pooled success can be in two groups with two advantages"""

@@ -3,7 +3,7 @@
 Role: `Trainer.step` turns one batch into the next version: advantages, old log-probs, clipped surrogate, AdamW. Rule: one batch is one
 train step, which raises the version by one, also with learning rate 0. A train step depends only on the batch and on `state()`, so that a
 resumed trainer does what the killed one would have done. A batch that fails changes nothing. Non-goals: waiting for batches and publishing
-(`dart_train.trainer.process`), formulas (`loss`, `advantage`).
+(`dart_train.trainer.process`), formulas (`dart_train.objectives`).
 """
 
 from __future__ import annotations
@@ -252,7 +252,8 @@ class Trainer:
         """Gradients of a mini-batch over its micro-batches. Returns metric sums."""
         import torch
 
-        from dart_train.trainer.loss import Denominators, policy_loss
+        from dart_train.objectives.aggregation import Denominators
+        from dart_train.objectives.policy_loss import MicroBatch, policy_loss
 
         denominators = Denominators(
             tokens=sum(row.trained_tokens for row in rows),
@@ -267,18 +268,18 @@ class Trainer:
             if self._reference is not None:
                 with torch.no_grad():
                     reference_BT, _ = self._forward(self._reference.model, tensors)
-            terms = policy_loss(
-                new_BT,
-                old_logprobs(micro, old, new_BT),
-                tensors.rollout_logprobs_BT.to(new_BT.device),
-                entropy_BT,
-                tensors.advantages_B.to(new_BT.device),
-                tensors.trainable_BT.to(new_BT.device),
-                self.config.loss,
-                denominators,
-                reference_BT,
-                tensors.trajectory_shares_B.to(new_BT.device),
+            device = new_BT.device
+            seen = MicroBatch(
+                new_BT=new_BT,
+                old_BT=old_logprobs(micro, old, new_BT),
+                rollout_BT=tensors.rollout_logprobs_BT.to(device),
+                entropy_BT=entropy_BT,
+                advantages_B=tensors.advantages_B.to(device),
+                mask_BT=tensors.trainable_BT.to(device),
+                shares_B=tensors.trajectory_shares_B.to(device),
+                reference_BT=reference_BT,
             )
+            terms = policy_loss(seen, self.config.loss, denominators)
             terms.loss.backward()  # type: ignore[no-untyped-call]
             sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})
         return dict(sums)

@@ -8,9 +8,10 @@ import torch
 from trainer_harness import batch_of_members
 
 from dart_train.config import TrainSection
-from dart_train.trainer.advantage import group_advantages
-from dart_train.trainer.config import AdvantageKind, AdvantageOver, Aggregation, LossSettings, TrainerConfig
-from dart_train.trainer.loss import Denominators, aggregate
+from dart_train.objectives.advantages import group_advantages
+from dart_train.objectives.aggregation import Denominators, aggregate
+from dart_train.objectives.settings import AdvantageKind, AdvantageOver, Aggregation, LossSettings
+from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.rows import build_rows
 
 
@@ -45,7 +46,7 @@ def mean_advantage_in_the_loss(kind: AdvantageKind, over: AdvantageOver, aggrega
     shares_B = torch.tensor([row.trajectory_share for row in rows])
     whole = Denominators(int(mask_BT.sum()), len(rows), float(shares_B.sum()))
     assert whole.trajectories == pytest.approx(len(REWARDS))
-    return float(aggregate(values_BT, mask_BT, aggregation, whole, shares_B))
+    return float(aggregate(values_BT, mask_BT, shares_B, LossSettings(aggregation=aggregation), whole))
 
 
 @pytest.mark.parametrize(

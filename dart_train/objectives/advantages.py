@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_train.trainer.config import AdvantageKind
+from dart_train.objectives.settings import AdvantageKind
 
 EPSILON = 1e-6
 
