@@ -15,6 +15,8 @@ Rule: one clear sentence with the fix. A text that is not an action is data (`da
 
 from __future__ import annotations
 
+from dart_agent.inference.decisions.retries import RequestFailure
+
 
 class AgentError(Exception):
     """Root of all errors of `dart_agent`."""
@@ -51,7 +53,14 @@ class ContextExceededError(RequestRejected):
 
 
 class WorkerError(AgentError):
-    """One policy worker did not start, died, or answered nonsense."""
+    """One policy worker did not start, died, or answered nonsense.
+
+    failure: what it means for the request that met it.
+    """
+
+    def __init__(self, sentence: str, failure: RequestFailure = RequestFailure.CONNECTION) -> None:
+        super().__init__(sentence)
+        self.failure = failure
 
 
 class WeightUpdateError(WorkerError):

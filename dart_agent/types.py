@@ -30,11 +30,16 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class VersionSpan:
-    """Tokens [start, end) of a response were sampled by policy `version`."""
+    """Tokens [start, end) of a response were sampled by policy `version`.
+
+    kept_kv: their key-value cache was in part computed by older weights (`kv_after_update = "keep"`). The log-probs are still those of the
+    distribution that was sampled from, but no forward pass of one version gives them again.
+    """
 
     version: PolicyVersion
     start: int
     end: int
+    kept_kv: bool = False
 
 
 class FinishReason(StrEnum):
@@ -68,8 +73,10 @@ class PolicyRequest:
 class Completion:
     """What the engine sampled.
 
-    prompt_ids_P: the prompt's token ids as the engine used them, image place holders expanded (what the trainer trains on).
-    token_ids_T, logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from.
+    prompt_ids_P: the prompt's token ids as the engine used them, image place holders expanded (what the trainer trains on). token_ids_T,
+    logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from; empty where the
+    policy does not tell them, and then nothing can be trained on. cached_prompt_tokens: tokens of the prompt whose key-value cache was
+    there already.
     """
 
     text: str
@@ -79,6 +86,7 @@ class Completion:
     version_spans: tuple[VersionSpan, ...]
     finish_reason: FinishReason
     worker: str = ""
+    cached_prompt_tokens: int = 0
 
 
 class Policy(Protocol):

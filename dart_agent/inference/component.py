@@ -1,8 +1,9 @@
 """The inference component of a run: workers started, kept alive, and kept at the newest policy version.
 
-Role: ties supervisor, pool and updater together for `python -m dart_agent.inference --config FILE`. Rule: it ends with SIGTERM
-(exit code 0, everything gone) or when a worker cannot be kept alive (exit code 1, so that its launcher knows). Non-goals: requests of
-rollout workers, which speak to the inference workers themselves; other programs use the chat API (`dart_agent.chat_api`).
+Role: ties supervisor, pool, updater, chat API and metrics together for `python -m dart_agent.inference --config FILE`. Rule: it ends with
+SIGTERM (exit code 0, everything gone) or when a worker cannot be kept alive or a version cannot be taken (exit code 1, so that its launcher
+knows). Non-goals: requests of rollout workers, which speak to the inference workers themselves; other programs use the chat API
+(`dart_agent.chat_api`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dart_agent.chat_api.server import serve_chat
@@ -20,75 +19,93 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.inference.addresses import WorkerAddress, write_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
+from dart_agent.inference.metrics_page import MetricsPage, bind_loopback, serve_metrics
 from dart_agent.inference.pool import VllmPool
-from dart_agent.inference.rolling_update import RollingUpdateReport, follow_versions
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.weight_updater import LatestVersion, WeightRollout, WeightUpdater
+from dart_agent.inference.weights.leases import hold
 from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.metrics_file import append_metrics
+from dart_envs.clock import SYSTEM_CLOCK
 
 logger = logging.getLogger(__name__)
-LatestVersion = Callable[[], Awaitable[PublishedWeights | None]]
 
 
 async def run_inference(config: InferenceConfig) -> None:
     """Run until cancelled. Raises AgentError when a worker cannot be kept alive or refuses new weights."""
-    listener = None if config.chat is None else config.chat.bind()
-    workers = local_workers(config.worker, config.workers, directory=config.directory, log_dir=config.logs)
-    write_addresses(config.addresses, [WorkerAddress(worker.name, worker.directory) for worker in workers])
-    try:
-        if config.socket is None:
-            await _serve(config, workers, None, listener)
-        else:
-            async with DataManagerClient(config.socket, config.logs) as data:
-                await _serve(config, workers, latest_version_reader(data), listener)
-    finally:
-        if listener is not None:
-            listener.close()
-        with contextlib.suppress(OSError):
-            config.directory.rmdir()
+    with contextlib.ExitStack() as opened:
+        chat = None if config.chat is None else opened.enter_context(config.chat.bind())
+        page = None if config.metrics_port is None else opened.enter_context(bind_loopback(config.metrics_port))
+        workers = local_workers(config.worker_settings(), directory=config.directory, log_dir=config.logs)
+        write_addresses(config.addresses, [WorkerAddress(worker.name, worker.directory) for worker in workers])
+        try:
+            if config.socket is None:
+                await _serve(config, workers, None, chat, page)
+            else:
+                async with DataManagerClient(config.socket, config.logs) as data:
+                    await _serve(config, workers, latest_version_reader(data), chat, page)
+        finally:
+            with contextlib.suppress(OSError):
+                config.directory.rmdir()
 
 
 async def _serve(
     config: InferenceConfig,
     workers: list[WorkerProcess],
     latest: LatestVersion | None,
-    listener: socket.socket | None,
+    chat: socket.socket | None,
+    page: socket.socket | None,
 ) -> None:
     published = await latest() if latest is not None else None
-    for worker in workers:
-        worker.published = published
-    async with (
-        Supervisor(workers) as supervisor,
-        VllmPool([WorkerClient(worker.name, worker.directory) for worker in workers]) as pool,
-    ):
-        logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
-        pool.target = published
-        tasks = [asyncio.create_task(supervisor.wait_for_failure(), name="keep-alive")]
-        if config.chat is not None and listener is not None:
-            tasks.append(
-                asyncio.create_task(serve_chat(pool, config.chat, listener, config.worker.model), name="chat-api")
-            )
-        if latest is not None:
+    # Until the updater holds it: a worker that restarts before that begins with it again.
+    with contextlib.nullcontext() if published is None else hold(published.path):
+        for worker in workers:
+            worker.published = published
+        async with (
+            Supervisor(workers) as supervisor,
+            VllmPool([WorkerClient(worker.name, worker.directory) for worker in workers]) as pool,
+        ):
+            logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
+            updater = None if latest is None else _updater(config, workers, pool, supervisor, latest)
+            tasks = [asyncio.create_task(supervisor.wait_for_failure(), name="keep-alive")]
+            if config.chat is not None and chat is not None:
+                serving = serve_chat(pool, config.chat, chat, config.worker.model)
+                tasks.append(asyncio.create_task(serving, name="chat-api"))
+            if page is not None:
+                tasks.append(asyncio.create_task(serve_metrics(MetricsPage(pool, supervisor, updater), page)))
+            if updater is not None:
+                tasks.append(asyncio.create_task(updater.run(), name="weights"))
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
-            def rolled(report: RollingUpdateReport) -> None:
-                for worker in workers:
-                    worker.published = pool.target
-                _record(config.metrics, report)
 
-            tasks.append(
-                asyncio.create_task(
-                    follow_versions(pool, latest, poll_s=config.poll_s, on_update=rolled), name="follow-versions"
-                )
-            )
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+def _updater(
+    config: InferenceConfig,
+    workers: list[WorkerProcess],
+    pool: VllmPool,
+    supervisor: Supervisor,
+    latest: LatestVersion,
+) -> WeightUpdater:
+    def accepted(published: PublishedWeights) -> None:
+        for worker in workers:
+            worker.published = published
+
+    return WeightUpdater(
+        pool,
+        latest,
+        settings=config.updates.to_settings(),
+        poll_s=config.poll_s,
+        on_accepted=accepted,
+        on_rollout=lambda rollout: _record(config.metrics, rollout),
+        on_late=lambda name: supervisor.replace(name, "it did not take new weights in time"),
+    )
 
 
 def latest_version_reader(data: DataManagerClient) -> LatestVersion:
@@ -96,20 +113,23 @@ def latest_version_reader(data: DataManagerClient) -> LatestVersion:
 
     async def latest() -> PublishedWeights | None:
         record = await data.latest_version()
-        return None if record is None or record.version == 0 else PublishedWeights(record.version, Path(record.path))
+        if record is None or record.version == 0:
+            return None
+        return PublishedWeights(record.version, Path(record.path), record.digest)
 
     return latest
 
 
-def _record(metrics: Path | None, report: RollingUpdateReport) -> None:
+def _record(metrics: Path | None, rollout: WeightRollout) -> None:
     if metrics is None:
         return
     line = {
         "kind": "weights",
-        "time_s": time.time(),
-        "version": report.version,
-        "workers": list(report.updated),
-        "paused_s": [round(seconds, 4) for seconds in report.paused_s],
-        "total_s": round(report.total_s, 4),
+        "time_s": SYSTEM_CLOCK.time(),
+        "version": rollout.weights.number,
+        "workers": list(rollout.times),
+        "staged_s": [round(rollout.staged_s.get(name, 0.0), 4) for name in rollout.times],
+        "paused_s": [round(seconds, 4) for seconds in rollout.paused_s.values()],
+        "total_s": round(rollout.total_s, 4),
     }
     append_metrics(metrics, line)

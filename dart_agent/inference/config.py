@@ -6,32 +6,94 @@ Role: one schema, shared with whoever writes the file. Rule: unknown keys are er
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from dart_agent.chat_api.server import ChatApiSettings
 from dart_agent.errors import ConfigError
+from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.strict_model import StrictModel, format_validation_error
+
+
+class UpdateSection(StrictModel):
+    """How new versions reach the workers (`dart_agent.inference.decisions.weight_updates`).
+
+    mode: `per_worker`: each swaps when it is ready; `global`: all stand still until all have the version. max_updating: most workers that
+    stand still at the same time (mode `per_worker`).
+    """
+
+    mode: UpdateMode = UpdateMode.PER_WORKER
+    max_updating: int = Field(default=1, ge=1)
+
+    def to_settings(self) -> UpdateSettings:
+        """Settings of the planner."""
+        return UpdateSettings(mode=self.mode, max_updating=self.max_updating)
 
 
 class InferenceConfig(StrictModel):
     """K workers of one model that follow the versions of one data manager.
 
+    devices: numbers of the GPUs, `worker.tensor_parallel` for each worker in turn; None: all workers see all devices.
     directory: where sockets and keys live (short: Unix sockets; default: made below the runtime directory). addresses: file that tells
     the rollout workers where the workers are. socket: the data manager's, None: serve the model's own weights for ever.
-    metrics: JSONL file that gets one line per rolling update. chat: OpenAI's chat API in front of the workers, None: none.
+    metrics: JSONL file that gets one line per update of all workers. metrics_port: port of this machine's loopback where Prometheus reads
+    the metrics of all workers, 0: a free one, None: nowhere. chat: OpenAI's chat API in front of the workers, None: none.
     """
 
     worker: WorkerSettings
     workers: int = Field(default=2, ge=1, le=64)
+    devices: tuple[int, ...] | None = None
     directory: Path
     addresses: Path
     logs: Path
     socket: Path | None = None
     metrics: Path | None = None
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
     chat: ChatApiSettings | None = None
+    updates: UpdateSection = UpdateSection()
     poll_s: float = Field(default=0.5, gt=0)
+
+    @model_validator(mode="after")
+    def _devices_suffice(self) -> Self:
+        split_devices(self.devices, self.workers, self.worker.tensor_parallel)
+        return self
+
+    def worker_settings(self) -> list[WorkerSettings]:
+        """Settings of each worker, with the devices that are its own."""
+        shares = split_devices(self.devices, self.workers, self.worker.tensor_parallel)
+        return [
+            self.worker if share is None else self.worker.model_copy(update={"device_ids": share}) for share in shares
+        ]
+
+
+def split_devices(devices: tuple[int, ...] | None, workers: int, tensor_parallel: int) -> list[str | None]:
+    """Give each worker as many devices as its engine is split over.
+
+    Args:
+        devices: Numbers of the GPUs; None: nothing is given, every worker sees what its process sees.
+        workers: Number of workers.
+        tensor_parallel: Devices per worker.
+
+    Returns:
+        The value of CUDA_VISIBLE_DEVICES per worker.
+
+    Raises:
+        ValueError: There are more or fewer devices than workers x tensor_parallel, or one is given twice.
+    """
+    if devices is None:
+        return [None] * workers
+    needed = workers * tensor_parallel
+    if len(set(devices)) != len(devices) or len(devices) != needed:
+        raise ValueError(
+            f"devices names {list(devices)}, but {workers} workers with tensor_parallel = {tensor_parallel} need {needed} "
+            "different ones: change devices or workers"
+        )
+    return [
+        ",".join(str(device) for device in devices[index * tensor_parallel : (index + 1) * tensor_parallel])
+        for index in range(workers)
+    ]
 
 
 def load_inference_config(path: Path) -> InferenceConfig:

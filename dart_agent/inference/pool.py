@@ -1,8 +1,10 @@
-"""The policy as a pool of workers: every request goes to the worker with the least to do.
+"""The policy as a pool of workers.
 
-Role: `VllmPool` is a `Policy`. Rule: a request is lost only when no worker can answer it: it is retried on another worker when its own
-dies, and waits while none is up. A worker that comes back is brought to the current policy version before it is given a request.
-Non-goals: starting and restarting workers (`dart_agent.inference.supervisor`): the pool only sees whether they answer.
+Role: `VllmPool` is a `Policy`: it carries out what `decisions.routing`, `decisions.retries` and `decisions.health` decide. Rule: it knows
+each worker's state from the worker itself, which answers a held request the moment its state changes; so every process that has a pool
+keeps away from workers that update or drain. A request is answered once or fails with a reason: an attempt that failed, was aborted, or
+came to a worker that went away is made again elsewhere until its deadline. Non-goals: starting workers (`supervisor`), new weights
+(`weight_updater`).
 """
 
 from __future__ import annotations
@@ -10,36 +12,54 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Sequence
-from pathlib import Path
+import random
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from dart_agent.errors import PolicyUnavailableError, WeightUpdateError, WorkerError
-from dart_agent.inference.client import WeightUpdateTimes, WorkerHealth
+from dart_agent.errors import PolicyUnavailableError, WorkerError
+from dart_agent.inference.client import WeightUpdateTimes
+from dart_agent.inference.decisions import health, retries
+from dart_agent.inference.decisions.health import HealthAction, HealthEvent, HealthSettings, HealthState
+from dart_agent.inference.decisions.retries import RequestFailure, Retry, RetrySettings
+from dart_agent.inference.decisions.routing import Route, Router, RouteRequest, RoutingSettings, WorkerState
+from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.inference.settings import PublishedWeights
-from dart_agent.types import Completion, PolicyRequest, PolicyVersion
-from dart_envs.clock import SystemClock
+from dart_agent.inference.wire import WorkerHealth
+from dart_agent.types import Completion, FinishReason, PolicyRequest
+from dart_envs.clock import SYSTEM_CLOCK, wait_first
 from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
 
 
 class PolicyWorker(Protocol):
-    """What the pool needs of a worker: `WorkerClient`, or a fake in tests."""
+    """What the pool and the updater need of a worker: `WorkerClient`, or a fake in tests."""
 
     name: str
 
-    async def health(self, *, timeout_s: float = 10.0) -> WorkerHealth:
-        """Raises WorkerError when the worker cannot serve."""
+    async def health(self, *, after: int | None = None, wait_s: float = 0.0) -> WorkerHealth:
+        """With `after`, as soon as the revision is another. Raises WorkerError when the worker cannot serve."""
         ...
 
-    async def complete(self, request: PolicyRequest) -> Completion:
+    async def complete(self, request: PolicyRequest, *, timeout_s: float | None = None) -> Completion:
         """Raises RequestRejected or WorkerError."""
         ...
 
-    async def load(self, path: Path, version: PolicyVersion) -> WeightUpdateTimes:
+    async def stage(self, published: PublishedWeights) -> float:
         """Raises WeightUpdateError or WorkerError."""
+        ...
+
+    async def swap(self, weights: WeightsId, *, pause: bool = True) -> WeightUpdateTimes:
+        """Raises WeightUpdateError or WorkerError."""
+        ...
+
+    async def pause(self) -> None:
+        """Raises WorkerError."""
+        ...
+
+    async def resume(self) -> None:
+        """Raises WorkerError."""
         ...
 
     async def aclose(self) -> None:
@@ -50,13 +70,32 @@ class PolicyWorker(Protocol):
 class PoolMember:
     """One worker as the pool sees it."""
 
-    def __init__(self, client: PolicyWorker) -> None:
+    def __init__(self, client: PolicyWorker, router: Router) -> None:
         self.client = client
-        self.ready = False
-        self.updating = False
-        self.in_flight = 0
-        self.version: PolicyVersion = 0
+        self.seen: WorkerHealth | None = None
         self.answered = 0
+        self.health = HealthState()
+        self.taken_out = asyncio.Event()
+        self._router = router
+
+    @property
+    def ready(self) -> bool:
+        """Whether it gets requests."""
+        return self.health.in_service
+
+    @property
+    def in_flight(self) -> int:
+        """Requests of this pool that run or wait on it."""
+        return self._router.loads[self.client.name].in_flight
+
+    @property
+    def version(self) -> int:
+        """The policy version that it served when it was last heard of."""
+        return 0 if self.seen is None else self.seen.version
+
+
+WorkerSeen = Callable[[str, WorkerHealth | None], None]
+"""Told of every worker that reported itself (its name and state), or was taken out (None)."""
 
 
 class VllmPool:
@@ -67,24 +106,38 @@ class VllmPool:
         clients: Sequence[PolicyWorker],
         *,
         clock: Clock | None = None,
-        max_attempts: int = 5,
+        routing: RoutingSettings | None = None,
+        retry: RetrySettings | None = None,
+        health_checks: HealthSettings | None = None,
+        chance: random.Random | None = None,
         wait_for_worker_s: float = 300.0,
         probe_ready_s: float = 5.0,
         probe_down_s: float = 0.5,
+        on_seen: WorkerSeen | None = None,
     ) -> None:
-        """wait_for_worker_s: how long a request waits while no worker is up. probe_*_s: pause between two health checks of a worker."""
+        """wait_for_worker_s: how long a request waits while no worker is up.
+
+        probe_ready_s: longest time between two signs of life of a worker that serves; probe_down_s: pause between two probes of one that
+        does not. chance: of the retries' jitter.
+        """
         if not clients:
             raise ValueError("a pool needs at least one worker")
-        self.members = tuple(PoolMember(client) for client in clients)
-        self.target: PublishedWeights | None = None
+        self.router = Router(routing)
+        for client in clients:
+            self.router.set_worker(client.name, WorkerState.DOWN)
+        self.members = tuple(PoolMember(client, self.router) for client in clients)
         self.retries = 0
-        self._clock = clock or SystemClock()
-        self._max_attempts = max_attempts
+        self.failures: dict[RequestFailure, int] = dict.fromkeys(RequestFailure, 0)
+        self.on_seen = on_seen
+        self._by_name = {member.client.name: member for member in self.members}
+        self._clock = clock or SYSTEM_CLOCK
+        self._retry = retry or RetrySettings()
+        self._health_checks = health_checks or HealthSettings()
+        self._chance = chance or random.Random()
         self._wait_for_worker_s = wait_for_worker_s
         self._probe_ready_s = probe_ready_s
         self._probe_down_s = probe_down_s
         self._changed = asyncio.Event()
-        self._update_lock = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -105,94 +158,143 @@ class VllmPool:
         """The workers that serve."""
         return tuple(member for member in self.members if member.ready)
 
+    @property
+    def kv_cache_used(self) -> float:
+        """Mean used share of the key-value caches of the workers that serve, 0 to 1; 1.0 where none does."""
+        shares = [member.seen.kv_cache_used for member in self.ready if member.seen is not None]
+        return sum(shares) / len(shares) if shares else 1.0
+
     async def complete(self, request: PolicyRequest) -> Completion:
         """Sample one response. Raises RequestRejected for a hopeless request, PolicyUnavailableError when no worker could answer."""
+        began_s = self._clock.monotonic()
+        key = prefix_key(request.request_id)
+        avoid: frozenset[str] = frozenset()
+        sent = failed = 0
         last: WorkerError | None = None
-        for attempt in range(self._max_attempts):
-            member = await self._pick(last)
-            tried = dataclasses.replace(request, request_id=f"{request.request_id}#{attempt}") if attempt else request
-            member.in_flight += 1
+        while True:
+            member = await self._pick(RouteRequest(key, avoid), began_s, last)
+            tried = dataclasses.replace(request, request_id=f"{request.request_id}#{sent}") if sent else request
+            sent += 1
+            left_s = began_s + self._retry.deadline_s - self._clock.monotonic()
             try:
-                completion = await member.client.complete(tried)
+                return await self._attempt(member, tried, key, min(self._retry.attempt_timeout_s, left_s))
             except WorkerError as error:
                 last = error
-                self.retries += 1
-                self._set_ready(member, False, str(error))
-                continue
-            finally:
-                member.in_flight -= 1
-            member.answered += 1
-            return completion
-        raise PolicyUnavailableError(f"{self._max_attempts} workers failed on one request; the last one: {last}")
-
-    async def update(self, member: PoolMember) -> WeightUpdateTimes | None:
-        """Bring one worker to the target version; None when it is there. Raises WeightUpdateError or WorkerError."""
-        target = self.target
-        if target is None or member.version == target.version:
-            return None
-        async with self._update_lock:
-            member.updating = True
-            try:
-                times = await member.client.load(target.path, target.version)
-            except WeightUpdateError:
-                raise
-            except WorkerError as error:
-                self._set_ready(member, False, str(error))
-                raise
-            finally:
-                member.updating = False
-        member.version = target.version
-        return times
-
-    async def _pick(self, last: WorkerError | None) -> PoolMember:
-        """The ready worker with the least in flight; one that is taking new weights only when there is no other."""
-        deadline_s = self._clock.monotonic() + self._wait_for_worker_s
-        while not self.ready:
-            remaining_s = deadline_s - self._clock.monotonic()
-            if remaining_s <= 0:
-                because = "" if last is None else f" (the last one failed: {last})"
+            self.retries += 1
+            self.failures[last.failure] += 1
+            failed += last.failure is not RequestFailure.BUSY
+            avoid |= {member.client.name}
+            self._note_failure(member, last)
+            elapsed_s = self._clock.monotonic() - began_s
+            decision = retries.decide(last.failure, failed, elapsed_s, self._retry, self._chance.random())
+            if not isinstance(decision, Retry):
                 raise PolicyUnavailableError(
-                    f"no policy worker came up within {self._wait_for_worker_s:.0f} s{because}"
+                    f"request {request.request_id}: {decision.reason}; the last failure: {last}"
                 )
-            await self._wait_for_change(min(remaining_s, self._probe_down_s))
-        return min(self.ready, key=lambda member: (member.updating, member.in_flight, member.answered))
+            await self._clock.sleep(decision.delay_s)
 
-    async def _wait_for_change(self, timeout_s: float) -> None:
-        """Until a worker came or went, at most `timeout_s`."""
-        waiters = {
-            asyncio.ensure_future(self._changed.wait()),
-            asyncio.ensure_future(self._clock.sleep(timeout_s)),
-        }
+    async def _attempt(self, member: PoolMember, request: PolicyRequest, key: str, timeout_s: float) -> Completion:
+        name = member.client.name
+        self.router.started(name, key)
         try:
-            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+            completion = await member.client.complete(request, timeout_s=timeout_s)
         finally:
-            for waiter in waiters:
-                waiter.cancel()
+            self.router.ended(name)
+            self._wake()
+        if completion.finish_reason is FinishReason.ABORT:
+            raise WorkerError(f"{name} stopped before the answer was complete", RequestFailure.ABORTED)
+        member.answered += 1
+        return completion
 
-    def _set_ready(self, member: PoolMember, ready: bool, why: str) -> None:
-        if member.ready == ready:
-            return
-        logger.info("%s %s: %s", member.client.name, "serves" if ready else "is taken out", why)
-        member.ready = ready
+    async def _pick(self, request: RouteRequest, began_s: float, last: WorkerError | None) -> PoolMember:
+        """The worker that the router chooses, as soon as there is one."""
+        waiting_since_s = self._clock.monotonic()
+        while True:
+            chosen = self.router.route(request)
+            if isinstance(chosen, Route):
+                return self._by_name[chosen.worker]
+            now_s = self._clock.monotonic()
+            left_s = min(waiting_since_s + self._wait_for_worker_s, began_s + self._retry.deadline_s) - now_s
+            if left_s <= 0:
+                because = "" if last is None else f" (the last failure: {last})"
+                raise PolicyUnavailableError(f"{chosen.reason}; waited {now_s - waiting_since_s:.0f} s{because}")
+            await self._wait_for_change(self._changed, min(left_s, self._probe_down_s))
+
+    async def _wait_for_change(self, changed: asyncio.Event, timeout_s: float) -> None:
+        waiter = asyncio.ensure_future(changed.wait())
+        try:
+            await wait_first(self._clock, timeout_s, [waiter])
+        finally:
+            waiter.cancel()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _note_failure(self, member: PoolMember, error: WorkerError) -> None:
+        if error.failure is RequestFailure.CONNECTION:
+            self._observe(member, HealthEvent.CONNECTION_LOST, str(error))
+        elif error.failure is RequestFailure.BUSY:
+            self._set_state(member, WorkerState.DRAINING)
+
+    def _observe(self, member: PoolMember, event: HealthEvent, why: str) -> None:
+        member.health, actions = health.decide(member.health, event, self._health_checks)
+        for action in actions:
+            if action is HealthAction.TAKE_OUT:
+                logger.info("%s is taken out: %s", member.client.name, why)
+                member.seen = None
+                self._set_state(member, WorkerState.DOWN)
+                member.taken_out.set()
+                if self.on_seen is not None:
+                    self.on_seen(member.client.name, None)
+            elif action is HealthAction.PUT_IN:
+                logger.info("%s serves: %s", member.client.name, why)
+
+    def _set_state(self, member: PoolMember, state: WorkerState) -> None:
+        self.router.set_worker(member.client.name, state)
+        self._wake()
+
+    def _note_health(self, member: PoolMember, seen: WorkerHealth) -> None:
+        before, member.seen = member.seen, seen
+        self._observe(member, HealthEvent.ANSWERED, f"version {seen.version}")
+        if not member.ready:
+            return
+        if before is not None and before.weights != seen.weights:
+            self.router.cache_cleared(member.client.name)
+        self._set_state(member, seen.state)
+        if self.on_seen is not None:
+            self.on_seen(member.client.name, seen)
+
     async def _watch(self, member: PoolMember) -> None:
-        """Take a worker out when it stops answering, and in again when it answers with the current weights."""
+        """Know the worker's state: a held request while it serves, probes while it does not."""
+        after: int | None = None
         while True:
+            member.taken_out.clear()
+            probe = asyncio.ensure_future(member.client.health(after=after, wait_s=self._probe_ready_s))
+            gone = asyncio.ensure_future(member.taken_out.wait())
             try:
-                health = await member.client.health()
-                member.version = health.version
-                if not member.ready:
-                    await self.update(member)
-            except WeightUpdateError as error:
-                # Whoever set the target hears of it too (`rolling_update`). A worker that serves goes on with what it has.
-                logger.warning("%s stays with version %d: %s", member.client.name, member.version, error)
+                await asyncio.wait({probe, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if probe.done():
+                    self._note_health(member, probe.result())
+                    after = probe.result().revision
+                    continue
             except WorkerError as error:
-                self._set_ready(member, False, str(error))
-            else:
-                self._set_ready(member, True, f"version {member.version}")
-            was_ready = member.ready
-            until_s = self._clock.monotonic() + (self._probe_ready_s if was_ready else self._probe_down_s)
-            while member.ready == was_ready and (left_s := until_s - self._clock.monotonic()) > 0:
-                await self._wait_for_change(left_s)
+                self._observe(member, HealthEvent.MISSED, str(error))
+            finally:
+                probe.cancel()
+                gone.cancel()
+            # Whoever answers next may be another process, which counts its revisions from 0: ask without holding.
+            after = None
+            await self._clock.sleep(self._probe_down_s)
+
+
+def prefix_key(request_id: str) -> str:
+    """What requests that share a prefix have in common: the part of `{rollout_id}.{step}` before the last dot.
+
+    Args:
+        request_id: Of a request.
+
+    Returns:
+        The key; empty where the id has no dot.
+    """
+    return request_id.rpartition(".")[0]

@@ -12,7 +12,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import PolicyVersion
 
@@ -22,18 +24,28 @@ KEY_NAME = "key"
 
 @dataclass(frozen=True, slots=True)
 class PublishedWeights:
-    """A policy version and the directory of its weights."""
+    """A policy version, the directory of its weights, and their digest (None: not published, nothing is compared)."""
 
     version: PolicyVersion
     path: Path
+    digest: str | None = None
+
+    @property
+    def identity(self) -> WeightsId:
+        """Number and digest."""
+        return WeightsId(self.version, self.digest)
 
 
 class WorkerSettings(StrictModel):
     """One vLLM engine.
 
     model: directory of a Hugging Face checkpoint, or its name in the local cache. threads: OpenMP threads of the engine (CPU builds).
-    kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs). eager: skip compilation; starts much
-    faster, and on small models runs as fast. device_ids: CUDA_VISIBLE_DEVICES of this worker.
+    max_num_seqs: requests in one batch. kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs).
+    kv_block_tokens: tokens of one block of that cache, which is what prefixes are shared in (None: vLLM's own choice, 128 on CPUs). eager:
+    skip compilation; starts much faster, and on small models runs as fast. device_ids: CUDA_VISIBLE_DEVICES of this worker.
+    kv_after_update: whether running requests compute their key-value cache again with new weights, so that a forward pass gives their
+    log-probs again, or keep it. weight_transfer: how weights come; `nccl` and `ipc` need GPUs. drain_timeout_s: how long running requests
+    may go on when the worker is stopped or replaced.
     """
 
     model: str = Field(min_length=1)
@@ -43,15 +55,24 @@ class WorkerSettings(StrictModel):
     max_images: int = Field(default=1, ge=1)
     threads: int = Field(default=1, ge=1)
     kv_cache_mib: int | None = Field(default=96, ge=8)
+    kv_block_tokens: int | None = Field(default=32, ge=1)
     eager: bool = True
     tensor_parallel: int = Field(default=1, ge=1)
     gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
     device_ids: str | None = None
     seed: int = 0
+    kv_after_update: Literal["recompute", "keep"] = "recompute"
+    weight_transfer: Literal["files", "nccl", "ipc"] = "files"
     start_timeout_s: float = Field(default=300.0, gt=0)
     stop_timeout_s: float = Field(default=10.0, gt=0)
+    drain_timeout_s: float = Field(default=5.0, ge=0)
     probe_interval_s: float = Field(default=15.0, gt=0)
 
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""
         read_checkpoint_info(resolve_checkpoint(self.model))
+        if self.weight_transfer != "files":
+            raise ConfigError(
+                f"weight_transfer = {self.weight_transfer!r} moves weights between GPUs and the trainer does not send them that way: "
+                "set weight_transfer = 'files'"
+            )

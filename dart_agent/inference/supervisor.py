@@ -1,8 +1,9 @@
 """Keeps the inference workers of one machine alive.
 
-Role: start K workers, restart the one that ends, stop them all. Rule: one worker's death never touches another; a worker that keeps
-dying while it starts is an error of the run, not a loop. Non-goals: routing and weights (`dart_agent.inference.pool`, `updater`):
-a restarted worker serves its start-up weights until the pool has brought it up to date.
+Role: start K workers, restart the one that ends, replace the one that hangs, stop them all. Rule: one worker's death never touches
+another; a worker that keeps dying while it starts is an error of the run, not a loop. A worker is drained before it is stopped or
+replaced. Non-goals: routing (`dart_agent.inference.pool`) and weights (`weight_updater`): a restarted worker begins with the newest
+version that another serves.
 """
 
 from __future__ import annotations
@@ -39,6 +40,14 @@ class SupervisedWorker(Protocol):
         """Return when it ended."""
         ...
 
+    async def drain(self) -> None:
+        """Let it finish what runs, within its limit."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once; `wait` returns."""
+        ...
+
     async def stop(self) -> None:
         """End it; idempotent."""
         ...
@@ -61,6 +70,7 @@ class Supervisor:
         self._max_failed_starts = max_failed_starts
         self._restart_delay_s = restart_delay_s
         self._tasks: list[asyncio.Task[None]] = []
+        self._replacing: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Start all workers at once; returns when every one serves. Raises WorkerError (and stops them) when one cannot."""
@@ -78,13 +88,41 @@ class Supervisor:
         for task in done:
             task.result()
 
+    def replace(self, name: str, why: str) -> None:
+        """Drain a worker and start another in its place; does nothing where that is under way.
+
+        Args:
+            name: The worker.
+            why: For the log.
+        """
+        running = self._replacing.get(name)
+        if running is not None and not running.done():
+            return
+        logger.warning("%s is replaced: %s", name, why)
+        worker = next(worker for worker in self.workers if worker.name == name)
+
+        async def drain_and_kill() -> None:
+            await worker.drain()
+            worker.kill()
+
+        self._replacing[name] = asyncio.create_task(drain_and_kill(), name=f"replace-{name}")
+
     async def stop(self) -> None:
-        """End all workers and leave nothing behind; idempotent."""
-        for task in self._tasks:
+        """Drain and end all workers and leave nothing behind; idempotent."""
+        tasks = [*self._tasks, *self._replacing.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks = []
-        await asyncio.gather(*(worker.stop() for worker in self.workers))
+        self._replacing = {}
+        await asyncio.gather(*(self._end(worker) for worker in self.workers))
+
+    @staticmethod
+    async def _end(worker: SupervisedWorker) -> None:
+        try:
+            await worker.drain()
+        finally:
+            await worker.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -111,16 +149,16 @@ class Supervisor:
 
 
 def local_workers(
-    settings: WorkerSettings, count: int, *, directory: Path, log_dir: Path, clock: Clock | None = None
+    settings: Sequence[WorkerSettings], *, directory: Path, log_dir: Path, clock: Clock | None = None
 ) -> list[WorkerProcess]:
-    """`count` workers named `policy-0`..., living below `directory`, logging to `log_dir`."""
+    """A worker for each settings, named `policy-0`..., living below `directory`, logging to `log_dir`."""
     return [
         WorkerProcess(
             f"policy-{index}",
-            settings,
+            own,
             directory=directory / str(index),
             log_path=log_dir / f"policy-{index}.log",
             clock=clock,
         )
-        for index in range(count)
+        for index, own in enumerate(settings)
     ]

@@ -3,12 +3,18 @@
 Role: encode and decode the bodies of the worker's HTTP routes. Rule: pixels travel as raw RGB bytes behind a JSON header, so a
 screenshot is never compressed, re-encoded or base64-coded; everything that comes back is JSON. Non-goals: transport, retries.
 
-    GET  /health    -> {"ready", "version", "in_flight", "pid"}
-    POST /generate  u32 length (big endian), JSON header, raw RGB bytes of every image -> completion
-    POST /weights   {"path", "version"} -> {"version", "pause_s", "load_s"}     swap the weights between two tokens
+    GET  /health?after=R&wait_s=S                                                 `WorkerHealth`; with `after`, as soon as its revision is
+                                                                                  another than R, at most S seconds later
+    POST /generate       u32 length (big endian), JSON header, raw RGB bytes of every image -> completion
+    POST /weights/stage  {"path", "version", "digest"} -> {"stage_s"}             read and check the weights while requests run
+    POST /weights/swap   {"version", "digest", "pause"} -> {"pause_s", "load_s"}  swap to what was staged, between two tokens
+    POST /pause, /resume                                                          all requests stand still, or go on
+    POST /drain          {} -> {"in_flight"}                                      take no new request from now on
+    GET  /metrics        Prometheus text of the engine
 
-All need `Authorization: Bearer KEY`. An error is {"error": code, "detail": sentence}: 400 `invalid` (never retry), 401, 409
-`weights` (the new weights were refused, the old ones serve), 500 `broken` (this worker must be restarted).
+All need `Authorization: Bearer KEY`. An error is {"error": code, "detail": sentence}: 400 `invalid` (never retry), 401, 409 `weights` (the
+new weights were refused, the old ones serve), 500 `engine` (this request failed, others go on), 503 `busy` (draining: use another worker),
+500 `broken` (this worker must be restarted).
 """
 
 from __future__ import annotations
@@ -16,16 +22,74 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams, VersionSpan
+from dart_agent.inference.decisions.routing import WorkerState
+from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.types import Completion, FinishReason, PolicyRequest, PolicyVersion, SamplingParams, VersionSpan
 
 HEALTH_PATH = "/health"
 GENERATE_PATH = "/generate"
-WEIGHTS_PATH = "/weights"
+STAGE_PATH = "/weights/stage"
+SWAP_PATH = "/weights/swap"
+PAUSE_PATH = "/pause"
+RESUME_PATH = "/resume"
+DRAIN_PATH = "/drain"
+METRICS_PATH = "/metrics"
 _LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """What a worker says about itself.
+
+    Attributes:
+        version: The policy version that it serves.
+        in_flight: Requests that run or wait on it, whoever sent them.
+        pid: Its process id.
+        state: What it can do.
+        digest: Digest of its weights, None where it was not published.
+        revision: Changes with state and weights.
+        waiting: Requests that wait for room in the engine.
+        kv_cache_used: Used share of the key-value cache, 0 to 1.
+    """
+
+    version: PolicyVersion
+    in_flight: int
+    pid: int
+    state: WorkerState = WorkerState.SERVING
+    digest: str | None = None
+    revision: int = 0
+    waiting: int = 0
+    kv_cache_used: float = 0.0
+
+    @property
+    def weights(self) -> WeightsId:
+        """Identity of the weights that it serves."""
+        return WeightsId(self.version, self.digest)
+
+
+def encode_health(health: WorkerHealth) -> dict[str, Any]:
+    """JSON reply of `GET /health`."""
+    return {field.name: getattr(health, field.name) for field in fields(WorkerHealth)}
+
+
+def decode_health(reply: Mapping[str, Any]) -> WorkerHealth:
+    """Inverse of `encode_health`. Raises KeyError, TypeError or ValueError."""
+    digest = reply["digest"]
+    return WorkerHealth(
+        version=int(reply["version"]),
+        in_flight=int(reply["in_flight"]),
+        pid=int(reply["pid"]),
+        state=WorkerState(reply["state"]),
+        digest=None if digest is None else str(digest),
+        revision=int(reply["revision"]),
+        waiting=int(reply["waiting"]),
+        kv_cache_used=float(reply["kv_cache_used"]),
+    )
 
 
 def encode_request(request: PolicyRequest) -> bytes:
@@ -81,8 +145,9 @@ def encode_completion(completion: Completion) -> dict[str, Any]:
         "prompt_ids": list(completion.prompt_ids_P),
         "token_ids": list(completion.token_ids_T),
         "logprobs": list(completion.logprobs_T),
-        "version_spans": [[span.version, span.start, span.end] for span in completion.version_spans],
+        "version_spans": [[span.version, span.start, span.end, span.kept_kv] for span in completion.version_spans],
         "finish_reason": completion.finish_reason.value,
+        "cached_prompt_tokens": completion.cached_prompt_tokens,
     }
 
 
@@ -96,6 +161,7 @@ def decode_completion(reply: Mapping[str, Any], *, worker: str) -> Completion:
         version_spans=tuple(VersionSpan(*span) for span in reply["version_spans"]),
         finish_reason=FinishReason(reply["finish_reason"]),
         worker=worker,
+        cached_prompt_tokens=int(reply["cached_prompt_tokens"]),
     )
     tokens = len(completion.token_ids_T)
     covered = sum(span.end - span.start for span in completion.version_spans)

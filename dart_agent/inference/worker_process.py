@@ -18,13 +18,17 @@ from pathlib import Path
 
 from dart_agent.errors import ConfigError, WorkerError
 from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.decisions import health
+from dart_agent.inference.decisions.health import HealthAction, HealthEvent, HealthSettings, HealthState
+from dart_agent.inference.engine.arguments import engine_environment
 from dart_agent.inference.process_group import group_members, kill_members
 from dart_agent.inference.settings import KEY_NAME, PublishedWeights, WorkerSettings
-from dart_envs.clock import SystemClock
+from dart_envs.clock import SystemClock, wait_first, wait_for
 from dart_server.wire import Clock
 
 _MAX_DIRECTORY_CHARS = 64
 """A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""
+_DRAIN_POLL_S = 0.05
 
 
 class WorkerProcess:
@@ -106,27 +110,38 @@ class WorkerProcess:
         raise WorkerError(f"{self.name} ended with code {self._process.returncode} while starting: see {self.log_path}")
 
     async def wait(self) -> int:
-        """Wait until the process ends, or hangs: one that misses three health checks in a row is ended. Its exit code."""
+        """Wait until the process ends, or hangs: one that `decisions.health` says to replace is ended. Its exit code."""
         assert self._process is not None, "start() first"
         process = self._process
         ended = asyncio.ensure_future(process.wait())
-        missed = 0
+        state = HealthState(in_service=True)
         try:
             async with WorkerClient(self.name, self.directory) as client:
-                while not ended.done():
-                    await asyncio.wait({ended}, timeout=self.settings.probe_interval_s)
-                    if ended.done():
-                        break
+                while not await wait_first(self._clock, self.settings.probe_interval_s, [ended]):
                     try:
                         await client.health(timeout_s=self.settings.probe_interval_s)
-                        missed = 0
+                        event = HealthEvent.ANSWERED
                     except WorkerError:
-                        missed += 1
-                    if missed == 3:
+                        event = HealthEvent.MISSED
+                    state, actions = health.decide(state, event, HealthSettings())
+                    if HealthAction.REPLACE in actions and process.returncode is None:
                         process.kill()
             return await ended
         finally:
             ended.cancel()
+
+    async def drain(self) -> None:
+        """Let the worker finish what runs and take nothing new, for at most `drain_timeout_s`.
+
+        One that does not answer has nothing to finish.
+        """
+        if self._process is None or self._process.returncode is not None:
+            return
+        deadline_s = self._clock.monotonic() + self.settings.drain_timeout_s
+        async with WorkerClient(self.name, self.directory) as client:
+            with contextlib.suppress(WorkerError):
+                while await client.drain() and self._clock.monotonic() < deadline_s:
+                    await self._clock.sleep(_DRAIN_POLL_S)
 
     async def stop(self) -> None:
         """End the whole process group and remove the directory; idempotent."""
@@ -135,49 +150,31 @@ class WorkerProcess:
             await asyncio.shield(self._end_group(process))
         shutil.rmtree(self.directory, ignore_errors=True)
 
+    def kill(self) -> None:
+        """End the process at once; whoever waits for it (`wait`) starts it again."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
     async def _end_group(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), self.settings.stop_timeout_s)
+                await wait_for(self._clock, self.settings.stop_timeout_s, process.wait())
         for spare_trackers in (True, False):
             kill_members(process.pid, spare_trackers=spare_trackers)
             for _ in range(40):
                 if not group_members(process.pid):
                     break
-                await asyncio.sleep(0.05)
+                await self._clock.sleep(0.05)
         await process.wait()
 
     def _published_arguments(self) -> list[str]:
         if self.published is None:
             return []
-        return ["--weights", str(self.published.path), "--version", str(self.published.version)]
+        arguments = ["--weights", str(self.published.path), "--version", str(self.published.version)]
+        return arguments if self.published.digest is None else [*arguments, "--digest", self.published.digest]
 
     def _environment(self, temporary: Path) -> dict[str, str]:
-        settings = self.settings
-        environment = {key: value for key, value in os.environ.items() if key != "DART_API_KEY"}
-        environment |= {
-            "TMPDIR": str(temporary),
-            "VLLM_RPC_BASE_PATH": str(temporary),
-            "OMP_NUM_THREADS": str(settings.threads),
-            "MKL_NUM_THREADS": str(settings.threads),
-            "OMP_WAIT_POLICY": "passive",
-            "KMP_BLOCKTIME": "0",
-            "TOKENIZERS_PARALLELISM": "false",
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_DO_NOT_TRACK": "1",
-            "PYTHONUNBUFFERED": "1",
-        }
-        if settings.tensor_parallel == 1:
-            # One process fewer: the engine computes in its own process instead of a worker's.
-            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-        if settings.eager:
-            environment |= {"TORCH_COMPILE_DISABLE": "1", "VLLM_CACHE_ROOT": str(temporary / "cache")}
-        if settings.device_ids is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = settings.device_ids
-        return environment
+        inherited = {key: value for key, value in os.environ.items() if key != "DART_API_KEY"}
+        return inherited | engine_environment(self.settings, temporary)

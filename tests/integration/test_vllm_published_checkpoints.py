@@ -21,7 +21,8 @@ from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_agent.inference.client import WorkerClient
-from dart_agent.inference.settings import WorkerSettings
+from dart_agent.inference.settings import PublishedWeights, WorkerSettings
+from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.types import PolicyRequest, SamplingParams, StepRecord
@@ -184,7 +185,7 @@ async def test_worker_and_trainer_agree_before_and_after_new_weights(served: Ser
     done = trainer.step(batch_of(episodes))
     assert done.metrics["grad_norm"] > 0
     path = PolicyVersionStore(served.root / "weights", keep=2).publish(1, trainer.save)
-    times = await served.client.load(path, 1)
+    times = await served.client.load(PublishedWeights(1, path, weights_digest(path)))
     (late,) = [await play(served, 7)]
     assert {span.version for record in late for span in record.version_spans} == {1}
     after = largest_error(served, path, late)

@@ -29,13 +29,15 @@ from PIL import Image
 from dart_agent.chat_api.server import ChatApiSettings, build_chat_app
 from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference.addresses import read_addresses
-from dart_agent.inference.client import WorkerClient, WorkerHealth
+from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.process_group import group_members
-from dart_agent.inference.rolling_update import rolling_update
 from dart_agent.inference.settings import PublishedWeights, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.weight_updater import roll_out
+from dart_agent.inference.weights.digest import weights_digest
+from dart_agent.inference.wire import WorkerHealth
 from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, PolicyRequest, SamplingParams
@@ -80,7 +82,7 @@ class Fleet:
         }
         save_file(tensors, target / "model.safetensors")
         self.references[version] = reference(target)
-        return PublishedWeights(version, target)
+        return PublishedWeights(version, target, weights_digest(target))
 
 
 def reference(path: Path) -> Any:
@@ -160,7 +162,7 @@ async def fleet(place: Path) -> AsyncIterator[Fleet]:
     torch.set_num_threads(1)
     model = init_model("tiny", place / "model", seed=3)
     settings = WorkerSettings(model=str(model), dtype="float32", max_model_len=512, threads=1, kv_cache_mib=64)
-    workers = local_workers(settings, 2, directory=place / "w", log_dir=place / "logs")
+    workers = local_workers([settings] * 2, directory=place / "w", log_dir=place / "logs")
     clients = [WorkerClient(worker.name, worker.directory) for worker in workers]
     before = shared_memory()
     async with Supervisor(workers) as supervisor, VllmPool(clients) as pool:
@@ -247,12 +249,13 @@ async def test_new_weights_while_requests_run(fleet: Fleet) -> None:
 
     load = asyncio.create_task(keep_workers_busy())
     await eventually(lambda: all(member.in_flight for member in fleet.pool.members) and len(requests) >= 6, 30)
-    report = await rolling_update(fleet.pool, published)
+    report = await roll_out(fleet.pool, published)
     updated.set()
     await load
     completions = await asyncio.gather(*running)
-    print(f"rolling update: paused {[round(1000 * s) for s in report.paused_s]} ms, {report.total_s:.2f} s in all")
-    assert set(report.updated) == {"policy-0", "policy-1"}
+    paused_ms = [round(1000 * seconds) for seconds in report.paused_s.values()]
+    print(f"rolling update: paused {paused_ms} ms, {report.total_s:.2f} s in all")
+    assert set(report.times) == {"policy-0", "policy-1"}
     assert any(len(completion.version_spans) == 2 for completion in completions), "no request straddled the update"
     for request, completion in zip(requests, completions, strict=True):
         assert largest_error(fleet, request, completion) < MAX_ERROR
@@ -270,7 +273,7 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet
     (place / "bad").mkdir()
     save_file(tensors, place / "bad/model.safetensors")
     with pytest.raises(WeightUpdateError, match="1 missing"):
-        await rolling_update(fleet.pool, PublishedWeights(9, place / "bad"))
+        await roll_out(fleet.pool, PublishedWeights(9, place / "bad"))
     request = noisy_request("still", 4)
     completion = await fleet.pool.complete(request)
     assert [span.version for span in completion.version_spans] == [1]
@@ -278,8 +281,9 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet
 
 
 async def test_a_killed_worker_costs_no_request_and_comes_back_up_to_date(fleet: Fleet) -> None:
+    published = fleet.weights / "v1"
     for worker in fleet.workers:
-        worker.published = fleet.pool.target
+        worker.published = PublishedWeights(1, published, weights_digest(published))
     victim = fleet.workers[0]
     killed_pid = victim.pid
     assert killed_pid is not None

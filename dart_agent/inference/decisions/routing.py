@@ -44,7 +44,7 @@ class RoutingSettings:
     """
 
     prefix_affinity: bool = True
-    max_imbalance: int = 4
+    max_imbalance: int = 16
     max_in_flight: int | None = None
     max_prefixes: int = 100_000
 

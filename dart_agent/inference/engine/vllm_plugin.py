@@ -8,9 +8,8 @@ Role: `register()` ties the process to its worker's life, mends broken torch ext
 from __future__ import annotations
 
 from dart_agent.inference.compat import patch_torch_extras, register_legacy_processors
+from dart_agent.inference.engine.arguments import FILE_BACKEND
 from dart_agent.inference.process_group import exit_with_leader
-
-WEIGHT_BACKEND = "dart_file"
 
 
 def register() -> None:
@@ -20,7 +19,7 @@ def register() -> None:
     register_legacy_processors()
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    if WEIGHT_BACKEND not in WeightTransferEngineFactory._registry:
+    if FILE_BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(
-            WEIGHT_BACKEND, "dart_agent.inference.engine.weight_transfer", "FileWeightEngine"
+            FILE_BACKEND, "dart_agent.inference.engine.weight_transfer", "FileWeightEngine"
         )

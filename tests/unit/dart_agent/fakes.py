@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dart_agent.errors import WeightUpdateError, WorkerError
-from dart_agent.inference.client import WeightUpdateTimes, WorkerHealth
+from dart_agent.inference.client import WeightUpdateTimes
+from dart_agent.inference.decisions.retries import RequestFailure
+from dart_agent.inference.decisions.routing import WorkerState
+from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.wire import WorkerHealth
 from dart_agent.types import (
     Completion,
     FinishReason,
@@ -171,54 +175,121 @@ class FakeWorkSource:
 
 
 class FakeWorkerClient:
-    """An inference worker in memory. `alive`, `hold` (answers wait for it) and `refuses` are set by the test."""
+    """An inference worker in memory. `alive`, `hold` (answers wait for it), `refuses` and `failure` are set by the test.
+
+    failure: how its next requests fail, in turn; None: not.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.version: PolicyVersion = 0
+        self.weights = WeightsId(0)
+        self.state = WorkerState.SERVING
+        self.staged: PublishedWeights | None = None
         self.refuses = False
+        self.late = False
         self.hold: asyncio.Event | None = None
+        self.failures: list[RequestFailure | None] = []
         self.served: list[str] = []
         self.loads: list[PolicyVersion] = []
-        self.loading = 0
-        self.most_loading = 0
+        self.calls: list[str] = []
         self.closed = False
+        self.revision = 0
+        self.standing = False
+        self._changed = asyncio.Event()
 
-    async def health(self, *, timeout_s: float = 10.0) -> WorkerHealth:
+    @property
+    def version(self) -> PolicyVersion:
+        return self.weights.number
+
+    async def health(self, *, after: int | None = None, wait_s: float = 0.0) -> WorkerHealth:
         self._check()
-        return WorkerHealth(version=self.version, in_flight=0, pid=1)
+        if after == self.revision:
+            await self._changed.wait()
+            self._check()
+        return WorkerHealth(
+            version=self.version,
+            in_flight=0,
+            pid=1,
+            state=self.state,
+            digest=self.weights.digest,
+            revision=self.revision,
+            kv_cache_used=0.25,
+        )
 
-    async def complete(self, request: PolicyRequest) -> Completion:
+    async def complete(self, request: PolicyRequest, *, timeout_s: float | None = None) -> Completion:
         self._check()
         if self.hold is not None:
             await self.hold.wait()
         self._check()
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise WorkerError(f"{self.name} failed this request", failure)
         self.served.append(request.request_id)
         return completion("Action: wait()", self.version, self.name)
 
-    async def load(self, path: Path, version: PolicyVersion) -> WeightUpdateTimes:
+    async def stage(self, published: PublishedWeights) -> float:
+        self.calls.append("stage")
         self._check()
         if self.refuses:
             raise WeightUpdateError(f"{self.name}: these weights do not fit")
+        self.staged = published
+        return 0.01
+
+    async def swap(self, weights: WeightsId, *, pause: bool = True) -> WeightUpdateTimes:
+        self.calls.append("swap")
+        self._check()
+        if self.late:
+            raise WorkerError(f"{self.name} gave no answer", RequestFailure.TIMEOUT)
+        assert self.staged is not None
+        assert self.staged.identity == weights
+        assert pause or self.standing
         FakeWorkerClient.now_loading += 1
         FakeWorkerClient.peak_loading = max(FakeWorkerClient.peak_loading, FakeWorkerClient.now_loading)
+        if pause:
+            self.set_state(WorkerState.UPDATING)
         await asyncio.sleep(0)
         FakeWorkerClient.now_loading -= 1
-        self.version = version
-        self.loads.append(version)
+        self.weights = weights
+        self.loads.append(weights.number)
+        self.set_state(WorkerState.SERVING if pause else self.state)
         return WeightUpdateTimes(0.02, 0.05)
+
+    async def pause(self) -> None:
+        self.calls.append("pause")
+        self._check()
+        self.standing = True
+        self.set_state(WorkerState.UPDATING)
+
+    async def resume(self) -> None:
+        self.calls.append("resume")
+        self._check()
+        self.standing = False
+        self.set_state(WorkerState.SERVING)
 
     async def aclose(self) -> None:
         self.closed = True
+
+    def set_state(self, state: WorkerState) -> None:
+        self.state = state
+        self.revision += 1
+        self._wake()
 
     def die(self) -> None:
         self.alive = False
         if self.hold is not None:
             self.hold.set()
+        self._wake()
 
-    def come_back(self) -> None:
-        self.alive, self.version, self.hold = True, 0, None
+    def come_back(self, weights: WeightsId = WeightsId(0)) -> None:
+        """A new process at the same place, with the weights that it was started with."""
+        self.alive, self.weights, self.hold, self.staged = True, weights, None, None
+        self.state, self.standing, self.revision = WorkerState.SERVING, False, 0
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _check(self) -> None:
         if not self.alive:

@@ -104,6 +104,7 @@ class FakeSupervisedWorker:
         self.failing_starts = failing_starts
         self.starts = 0
         self.stopped = False
+        self.events: list[str] = []
         self._ended = asyncio.Event()
 
     async def start(self) -> None:
@@ -118,6 +119,13 @@ class FakeSupervisedWorker:
     async def wait(self) -> int:
         await self._ended.wait()
         return -9
+
+    async def drain(self) -> None:
+        self.events.append("drained")
+
+    def kill(self) -> None:
+        self.events.append("killed")
+        self._ended.set()
 
     async def stop(self) -> None:
         self.stopped = True
@@ -135,6 +143,17 @@ async def test_a_worker_that_ends_is_started_again_and_no_other_is_touched() -> 
         assert (first.starts, second.starts, supervisor.restarts) == (4, 1, 1)
     assert first.stopped
     assert second.stopped
+
+
+async def test_a_replaced_worker_is_drained_first_and_started_again_once() -> None:
+    first, second = FakeSupervisedWorker("a"), FakeSupervisedWorker("b")
+    async with Supervisor([first, second], clock=FakeClock()) as supervisor:
+        supervisor.replace("a", "it hangs")
+        supervisor.replace("a", "it hangs")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (first.starts, second.starts, first.events) == (2, 1, ["drained", "killed"])
+    assert second.events == ["drained"], "a stopped worker finishes what runs, too"
 
 
 async def test_a_worker_that_cannot_be_started_again_is_an_error_of_the_run() -> None:

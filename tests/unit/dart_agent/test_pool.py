@@ -1,24 +1,35 @@
-"""The pool and the rolling update, with workers in memory."""
+"""The pool, with workers in memory."""
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+import dataclasses
+import random
 
 import pytest
 
-from dart_agent.errors import PolicyUnavailableError, WeightUpdateError
-from dart_agent.inference.pool import VllmPool
-from dart_agent.inference.rolling_update import RollingUpdateReport, follow_versions, rolling_update
-from dart_agent.inference.settings import PublishedWeights
-from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, request
-
-V1 = PublishedWeights(1, Path("/weights/v1"))
-V2 = PublishedWeights(2, Path("/weights/v2"))
+from dart_agent.errors import PolicyUnavailableError
+from dart_agent.inference.decisions.retries import RequestFailure, RetrySettings
+from dart_agent.inference.decisions.routing import RoutingSettings, WorkerState
+from dart_agent.inference.pool import VllmPool, prefix_key
+from dart_agent.types import Completion, FinishReason, PolicyRequest
+from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, completion, request
 
 
-def pool_of(*workers: FakeWorkerClient, clock: FakeClock | None = None) -> VllmPool:
-    return VllmPool(workers, clock=clock or FakeClock(), wait_for_worker_s=30.0)
+def pool_of(
+    *workers: FakeWorkerClient,
+    clock: FakeClock | None = None,
+    retry: RetrySettings | None = None,
+    routing: RoutingSettings | None = None,
+) -> VllmPool:
+    return VllmPool(
+        workers,
+        clock=clock or FakeClock(),
+        wait_for_worker_s=30.0,
+        retry=retry,
+        routing=routing,
+        chance=random.Random(0),
+    )
 
 
 async def until(condition: object, turns: int = 2000) -> None:
@@ -40,8 +51,21 @@ async def test_requests_go_to_the_worker_with_the_least_to_do() -> None:
         assert [member.in_flight for member in pool.members] == [3, 3]
         first.hold.set()
         await asyncio.gather(*running)
+        assert [member.in_flight for member in pool.members] == [0, 0]
     assert first.closed
     assert second.closed
+
+
+async def test_an_episode_stays_with_its_worker() -> None:
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second) as pool:
+        await until(lambda: len(pool.ready) == 2)
+        for step in range(5):
+            for episode in ("roll_1", "roll_2"):
+                await pool.complete(request(f"{episode}.{step}"))
+    assert {prefix_key(name) for name in first.served} == {"roll_1"}
+    assert {prefix_key(name) for name in second.served} == {"roll_2"}
+    assert prefix_key("chatcmpl-1-0") == ""
 
 
 async def test_a_request_whose_worker_dies_is_answered_by_another() -> None:
@@ -73,67 +97,95 @@ async def test_without_any_worker_there_is_an_error_with_words() -> None:
     worker = FakeWorkerClient("a")
     worker.die()
     async with pool_of(worker) as pool:
-        with pytest.raises(PolicyUnavailableError, match="no policy worker came up within 30 s"):
+        with pytest.raises(PolicyUnavailableError, match="no worker serves; waited 30 s"):
             await pool.complete(request())
 
 
-async def test_a_worker_that_comes_back_gets_the_current_weights_before_any_request() -> None:
+async def test_a_router_in_another_process_keeps_away_from_a_worker_that_updates() -> None:
+    """Nobody tells this pool of the update: it hears of it from the worker."""
     first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
     async with pool_of(first, second) as pool:
         await until(lambda: len(pool.ready) == 2)
-        await rolling_update(pool, V1)
-        first.die()
-        assert (await pool.complete(request("x"))).worker in {"a", "b"}
-        for index in range(4):
-            await pool.complete(request(f"y{index}"))
-        await until(lambda: len(pool.ready) == 1)
-        first.come_back()
-        await until(lambda: len(pool.ready) == 2)
-        assert first.version == 1
-        answers = [await pool.complete(request(f"z{index}")) for index in range(6)]
-        assert {span.version for answer in answers for span in answer.version_spans} == {1}
+        first.set_state(WorkerState.UPDATING)
+        await until(lambda: pool.router.loads["a"].state is WorkerState.UPDATING)
+        assert {(await pool.complete(request(f"r{index}"))).worker for index in range(4)} == {"b"}
+        first.set_state(WorkerState.SERVING)
+        await until(lambda: pool.router.loads["a"].state is WorkerState.SERVING)
+        assert (await pool.complete(request("after"))).worker == "a"
 
 
-async def test_rolling_touches_one_worker_at_a_time_and_is_idempotent() -> None:
-    FakeWorkerClient.peak_loading = 0
-    workers = [FakeWorkerClient(name) for name in "abc"]
-    async with pool_of(*workers) as pool:
-        await until(lambda: len(pool.ready) == 3)
-        report = await rolling_update(pool, V1)
-        assert (report.updated, report.version) == (("a", "b", "c"), 1)
-        assert report.paused_s == pytest.approx((0.07, 0.07, 0.07))
-        assert (await rolling_update(pool, V1)).updated == ()
-    assert FakeWorkerClient.peak_loading == 1
-    assert [worker.loads for worker in workers] == [[1]] * 3
-
-
-async def test_refused_weights_leave_the_pool_as_it_was() -> None:
+async def test_the_only_worker_gets_requests_while_it_updates() -> None:
     worker = FakeWorkerClient("a")
     async with pool_of(worker) as pool:
         await until(lambda: len(pool.ready) == 1)
-        await rolling_update(pool, V1)
-        worker.refuses = True
-        with pytest.raises(WeightUpdateError):
-            await rolling_update(pool, V2)
-        assert pool.target == V1
-        assert (await pool.complete(request())).version_spans[0].version == 1
+        worker.set_state(WorkerState.UPDATING)
+        await until(lambda: pool.router.loads["a"].state is WorkerState.UPDATING)
+        assert (await pool.complete(request())).worker == "a"
 
 
-async def test_following_skips_to_the_newest_version_and_gives_up_on_one_that_is_refused_again_and_again() -> None:
+async def test_a_draining_worker_gets_nothing_and_its_refusal_costs_no_attempt() -> None:
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second, retry=RetrySettings(max_attempts=1)) as pool:
+        await until(lambda: len(pool.ready) == 2)
+        first.failures = [RequestFailure.BUSY]
+        assert (await pool.complete(request("r0"))).worker == "b"
+        assert pool.router.loads["a"].state is WorkerState.DRAINING
+
+
+@pytest.mark.parametrize("failure", [RequestFailure.ENGINE, RequestFailure.ABORTED, RequestFailure.TIMEOUT])
+async def test_an_attempt_that_failed_is_made_elsewhere_and_the_worker_stays(failure: RequestFailure) -> None:
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second) as pool:
+        await until(lambda: len(pool.ready) == 2)
+        first.failures = [failure]
+        assert (await pool.complete(request("r0"))).worker == "b"
+        assert len(pool.ready) == 2
+        assert pool.failures[failure] == 1
+    assert second.served == ["r0#1"]
+
+
+async def test_an_answer_that_was_aborted_is_never_returned() -> None:
+    class AbortingWorkerClient(FakeWorkerClient):
+        async def complete(self, request: PolicyRequest, *, timeout_s: float | None = None) -> Completion:
+            answer = completion("half an ans", worker=self.name)
+            return dataclasses.replace(answer, finish_reason=FinishReason.ABORT)
+
+    async with pool_of(AbortingWorkerClient("a"), FakeWorkerClient("b")) as pool:
+        await until(lambda: len(pool.ready) == 2)
+        answer = await pool.complete(request("r0"))
+        assert (answer.worker, answer.finish_reason) == ("b", FinishReason.STOP)
+
+
+async def test_a_request_is_given_up_after_its_attempts_and_after_its_deadline() -> None:
     worker = FakeWorkerClient("a")
-    versions: list[PublishedWeights | None] = [None, V1, V1, V2]
-    reports: list[RollingUpdateReport] = []
-
-    async def latest() -> PublishedWeights | None:
-        return versions.pop(0) if len(versions) > 1 else versions[0]
-
+    worker.failures = [RequestFailure.ENGINE] * 100
+    async with pool_of(worker, retry=RetrySettings(max_attempts=3)) as pool:
+        with pytest.raises(PolicyUnavailableError, match="request r0: 3 attempts failed; the last failure: a failed"):
+            await pool.complete(request("r0"))
     clock = FakeClock()
-    async with pool_of(worker, clock=clock) as pool:
+    settings = RetrySettings(max_attempts=100, deadline_s=20.0, base_delay_s=8.0, max_delay_s=8.0)
+    async with pool_of(worker, clock=clock, retry=settings) as pool:
+        with pytest.raises(PolicyUnavailableError, match="its deadline of 20 s has passed"):
+            await pool.complete(request("r0"))
+
+
+async def test_requests_wait_while_every_worker_is_full() -> None:
+    worker = FakeWorkerClient("a")
+    worker.hold = asyncio.Event()
+    async with pool_of(worker, routing=RoutingSettings(max_in_flight=1)) as pool:
         await until(lambda: len(pool.ready) == 1)
-        following = asyncio.create_task(follow_versions(pool, latest, clock=clock, on_update=reports.append))
-        await until(lambda: len(reports) == 2)
-        assert worker.loads == [1, 2]
-        worker.refuses = True
-        versions[:] = [PublishedWeights(3, Path("/weights/v3"))]
-        with pytest.raises(WeightUpdateError):
-            await following
+        running = [asyncio.create_task(pool.complete(request(f"r{index}"))) for index in range(2)]
+        await until(lambda: pool.members[0].in_flight == 1)
+        assert pool.members[0].in_flight == 1
+        worker.hold.set()
+        await asyncio.gather(*running)
+    assert worker.served == ["r0", "r1"]
+
+
+async def test_kv_pressure_is_the_mean_of_those_that_serve() -> None:
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    second.die()
+    async with pool_of(first, second) as pool:
+        assert pool.kv_cache_used == 1.0
+        await until(lambda: len(pool.ready) == 1)
+        assert pool.kv_cache_used == 0.25

@@ -1,0 +1,86 @@
+"""From the settings of a worker to the arguments of its vLLM engine.
+
+Role: `engine_arguments` and `engine_environment`, the one place where names of ours become vLLM's. Rule: pure; imports neither torch nor
+vLLM. Non-goals: making the engine (`dart_agent.inference.engine.vllm_engine`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dart_agent.inference.settings import WorkerSettings
+
+FILE_BACKEND = "dart_file"
+"""Name of our weight-transfer backend (`dart_agent.inference.engine.weight_transfer`)."""
+
+
+def engine_arguments(settings: WorkerSettings, model: Path) -> dict[str, Any]:
+    """Arguments of `vllm.engine.arg_utils.AsyncEngineArgs`.
+
+    Args:
+        settings: Of the worker.
+        model: Directory of the checkpoint.
+
+    Returns:
+        Keyword arguments; where a setting is None, vLLM's own choice is left.
+    """
+    arguments: dict[str, Any] = {
+        "model": str(model),
+        "dtype": settings.dtype,
+        "enforce_eager": settings.eager,
+        "max_model_len": settings.max_model_len,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": max(2048, settings.max_model_len),
+        "gpu_memory_utilization": settings.gpu_memory_fraction,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "distributed_executor_backend": "uni" if settings.tensor_parallel == 1 else "mp",
+        "limit_mm_per_prompt": {"image": settings.max_images, "video": 0},
+        "mm_processor_cache_gb": 0.1,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "weight_transfer_config": {"backend": FILE_BACKEND},
+        "seed": settings.seed,
+        "disable_log_stats": False,
+    }
+    if settings.kv_cache_mib is not None:
+        arguments["kv_cache_memory_bytes"] = settings.kv_cache_mib * 2**20
+    if settings.kv_block_tokens is not None:
+        arguments["block_size"] = settings.kv_block_tokens
+    return arguments
+
+
+def engine_environment(settings: WorkerSettings, temporary: Path) -> dict[str, str]:
+    """Environment variables of a worker's process.
+
+    Args:
+        settings: Of the worker.
+        temporary: Directory for its temporary files.
+
+    Returns:
+        What is set on top of the launcher's environment.
+    """
+    environment = {
+        "TMPDIR": str(temporary),
+        "VLLM_RPC_BASE_PATH": str(temporary),
+        "OMP_NUM_THREADS": str(settings.threads),
+        "MKL_NUM_THREADS": str(settings.threads),
+        "OMP_WAIT_POLICY": "passive",
+        "KMP_BLOCKTIME": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if settings.tensor_parallel == 1:
+        # One process fewer: the engine computes in its own process instead of a worker's.
+        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if settings.eager:
+        environment |= {"TORCH_COMPILE_DISABLE": "1", "VLLM_CACHE_ROOT": str(temporary / "cache")}
+    if settings.device_ids is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = settings.device_ids
+    return environment

@@ -1,0 +1,256 @@
+"""What a worker does with its engine: answer requests, take new weights, drain; whatever the engine is.
+
+Role: `WorkerEngine` over an `EngineBackend`. Rule: weights are staged (held, checked, digest compared) while requests run, and swapped
+between two tokens; a swap that fails in the middle leaves the worker broken, out of service until it is started again, so that half of a
+version never answers; every token is told the version that sampled it. Non-goals: vLLM (`vllm_engine`), HTTP (`server`), which worker
+swaps when (`dart_agent.inference.decisions.weight_updates`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from dart_agent.errors import WeightUpdateError, WorkerError
+from dart_agent.inference.decisions.retries import RequestFailure
+from dart_agent.inference.decisions.routing import WorkerState
+from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.weights.digest import check_digest
+from dart_agent.inference.weights.files import Shapes, check_weights_match
+from dart_agent.inference.weights.leases import WeightLease, hold
+from dart_agent.inference.wire import WorkerHealth
+from dart_agent.types import Completion, FinishReason, PolicyRequest
+from dart_envs.clock import SYSTEM_CLOCK, wait_first
+from dart_server.wire import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """waiting: requests without room in the batch. kv_cache_used: used share of the key-value cache, 0 to 1."""
+
+    waiting: int = 0
+    kv_cache_used: float = 0.0
+
+
+class EngineBackend(Protocol):
+    """What is needed of an engine: `VllmEngine`, or a fake in tests.
+
+    shapes: of the tensors that it serves. tied: whether its output embedding is its input embedding.
+    """
+
+    shapes: Shapes
+    tied: bool
+
+    async def set_version(self, number: int) -> None:
+        """Number the weights that it has."""
+        ...
+
+    async def sample(self, request: PolicyRequest, *, prefix_salt: str) -> Completion:
+        """Sample one response; prefixes of another salt are not shared.
+
+        Raises RequestRejected for a request that can never be answered, and anything else when the engine failed.
+        """
+        ...
+
+    async def pause(self, *, clear_cache: bool) -> None:
+        """Let all requests stand still at the next token; clear_cache: and compute their prefixes again when they go on."""
+        ...
+
+    async def resume(self) -> None:
+        """Let them go on."""
+        ...
+
+    async def load(self, path: Path, digest: str | None, number: int) -> None:
+        """Replace all weights; digest: of the bytes that are loaded, None: not compared. Any failure leaves the engine unusable."""
+        ...
+
+    async def check(self) -> None:
+        """Raises when it cannot go on."""
+        ...
+
+    def load_now(self) -> EngineLoad:
+        """How full it is."""
+        ...
+
+    def metrics(self) -> str:
+        """Prometheus text."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class WorkerEngine:
+    """One engine with states, versions and leases.
+
+    keep_kv: running requests keep their key-value cache over a swap; their later tokens are marked (`VersionSpan.kept_kv`).
+    """
+
+    def __init__(self, backend: EngineBackend, *, keep_kv: bool = False, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.backend = backend
+        self.state = WorkerState.SERVING
+        self.weights = WeightsId(0)
+        self.in_flight = 0
+        self.broken = ""
+        self._keep_kv = keep_kv
+        self._clock = clock
+        self._revision = 0
+        self._changed = asyncio.Event()
+        self._updating = asyncio.Lock()
+        self._served: WeightLease | None = None
+        self._staged: tuple[PublishedWeights, WeightLease] | None = None
+
+    async def start(self, published: PublishedWeights | None) -> None:
+        """Number the weights of the start-up 0, or load `published` in their place. Raises WeightUpdateError."""
+        await self.backend.set_version(0)
+        if published is not None:
+            await self.stage(published)
+            await self.swap(published.identity)
+
+    async def generate(self, request: PolicyRequest) -> Completion:
+        """Sample one response. Raises RequestRejected for a hopeless request, WorkerError for one that another worker can answer."""
+        if self.broken:
+            raise WorkerError(self.broken)
+        if self.state is WorkerState.DRAINING:
+            raise WorkerError("this worker takes no new requests: it is being drained", RequestFailure.BUSY)
+        began = self.weights
+        salt = f"{began.number}:{began.digest}" if self._keep_kv else ""
+        self.in_flight += 1
+        try:
+            completion = await self.backend.sample(request, prefix_salt=salt)
+        finally:
+            self.in_flight -= 1
+        if self.broken:
+            raise WorkerError(self.broken)
+        if completion.finish_reason is FinishReason.ABORT:
+            raise WorkerError(f"the engine stopped request {request.request_id} early", RequestFailure.ABORTED)
+        return self._mark_kept(completion, began) if self._keep_kv else completion
+
+    @staticmethod
+    def _mark_kept(completion: Completion, began: WeightsId) -> Completion:
+        """Mark what was sampled by newer weights than those that the request came in under."""
+        spans = (replace(span, kept_kv=span.version != began.number) for span in completion.version_spans)
+        return replace(completion, version_spans=tuple(spans))
+
+    async def stage(self, published: PublishedWeights) -> float:
+        """Hold and check weights while requests run. Returns seconds. Raises WeightUpdateError; what is served stays as it is."""
+        began_s = self._clock.monotonic()
+        if published.identity == self.weights and published.digest is not None:
+            return 0.0
+        lease = await asyncio.to_thread(hold, published.path)
+        try:
+            await asyncio.to_thread(check_weights_match, published.path, self.backend.shapes, tied=self.backend.tied)
+            await asyncio.to_thread(check_digest, published.path, published.digest)
+        except BaseException:
+            lease.release()
+            raise
+        async with self._updating:
+            self._drop_staged()
+            self._staged = (published, lease)
+        return self._clock.monotonic() - began_s
+
+    async def swap(self, weights: WeightsId, *, pause: bool = True) -> tuple[float, float]:
+        """Swap to the staged weights between two tokens; running requests go on under them. Idempotent.
+
+        Returns the seconds until requests stood still, and of the load. Raises WeightUpdateError when other weights are staged. Any other
+        error leaves the worker broken.
+        """
+        async with self._updating:
+            if self._staged is None or self._staged[0].identity != weights:
+                if self.weights == weights:
+                    return 0.0, 0.0
+                raise WeightUpdateError(f"version {weights.number} was not staged on this worker: stage it first")
+            published, lease = self._staged
+            began_s = self._clock.monotonic()
+            if pause:
+                self._set_state(WorkerState.UPDATING)
+                await self.backend.pause(clear_cache=not self._keep_kv)
+            paused_s = self._clock.monotonic()
+            try:
+                await self.backend.load(published.path, published.digest, weights.number)
+            except BaseException as error:  # a cancelled load is half-way, too; raised again
+                self.broken = f"loading version {weights.number} failed half-way: {type(error).__name__}: {error}"
+                self._changed.set()
+                raise
+            self._staged = None
+            if self._served is not None:
+                self._served.release()
+            self._served, self.weights = lease, weights
+            loaded_s = self._clock.monotonic()
+            if pause:
+                await self.backend.resume()
+                self._set_state(WorkerState.SERVING)
+            self._bump()
+        return paused_s - began_s, loaded_s - paused_s
+
+    async def pause(self) -> None:
+        """Let all requests stand still until `resume`: a swap for all workers at once."""
+        async with self._updating:
+            self._set_state(WorkerState.UPDATING)
+            await self.backend.pause(clear_cache=not self._keep_kv)
+
+    async def resume(self) -> None:
+        """Let requests go on."""
+        async with self._updating:
+            await self.backend.resume()
+            self._set_state(WorkerState.SERVING)
+
+    def drain(self) -> int:
+        """Take no new request from now on, for good. Returns how many run."""
+        self.state = WorkerState.DRAINING
+        self._bump()
+        return self.in_flight
+
+    async def health(self, after: int | None = None, wait_s: float = 0.0) -> WorkerHealth:
+        """The worker's state; with `after`, as soon as its revision is another than that, at most `wait_s` later.
+
+        Raises WorkerError, or what the engine raises, when it cannot go on.
+        """
+        deadline_s = self._clock.monotonic() + wait_s
+        while after == self._revision and not self.broken and (left_s := deadline_s - self._clock.monotonic()) > 0:
+            changed = asyncio.ensure_future(self._changed.wait())
+            try:
+                await wait_first(self._clock, left_s, [changed])
+            finally:
+                changed.cancel()
+        if self.broken:
+            raise WorkerError(self.broken)
+        await self.backend.check()
+        load = self.backend.load_now()
+        return WorkerHealth(
+            version=self.weights.number,
+            in_flight=self.in_flight,
+            pid=os.getpid(),
+            state=self.state,
+            digest=self.weights.digest,
+            revision=self._revision,
+            waiting=load.waiting,
+            kv_cache_used=load.kv_cache_used,
+        )
+
+    def close(self) -> None:
+        """End the engine and let go of the weights."""
+        self.backend.close()
+        self._drop_staged()
+        if self._served is not None:
+            self._served.release()
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged[1].release()
+            self._staged = None
+
+    def _set_state(self, state: WorkerState) -> None:
+        if self.state is not WorkerState.DRAINING:
+            self.state = state
+            self._bump()
+
+    def _bump(self) -> None:
+        self._revision += 1
+        self._changed.set()
+        self._changed = asyncio.Event()

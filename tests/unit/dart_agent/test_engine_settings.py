@@ -1,0 +1,126 @@
+"""Settings of a worker as vLLM gets them, and the page of metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dart_agent.errors import ConfigError
+from dart_agent.inference.config import InferenceConfig, UpdateSection, split_devices
+from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings
+from dart_agent.inference.engine.arguments import engine_arguments, engine_environment
+from dart_agent.inference.metrics_page import MetricsPage, merge_pages
+from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.settings import WorkerSettings
+from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient
+
+
+@pytest.mark.parametrize(
+    ("setting", "argument"),
+    [
+        ({"dtype": "bfloat16"}, {"dtype": "bfloat16"}),
+        ({"max_num_seqs": 7}, {"max_num_seqs": 7}),
+        ({"max_model_len": 4096}, {"max_model_len": 4096, "max_num_batched_tokens": 4096}),
+        ({"kv_cache_mib": 8}, {"kv_cache_memory_bytes": 8 * 2**20}),
+        ({"kv_cache_mib": None}, {"kv_cache_memory_bytes": None}),
+        ({"kv_block_tokens": None}, {"block_size": None}),
+        ({"kv_block_tokens": 16}, {"block_size": 16}),
+        ({"gpu_memory_fraction": 0.5}, {"gpu_memory_utilization": 0.5}),
+        ({"tensor_parallel": 2}, {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}),
+        ({}, {"tensor_parallel_size": 1, "distributed_executor_backend": "uni", "logprobs_mode": "processed_logprobs"}),
+        ({"eager": False}, {"enforce_eager": False}),
+    ],
+)
+def test_each_setting_reaches_the_engine(setting: dict[str, Any], argument: dict[str, Any]) -> None:
+    arguments = engine_arguments(WorkerSettings(model="m", **setting), Path("/models/m"))
+    assert {name: arguments.get(name) for name in argument} == argument
+
+
+def test_devices_and_threads_reach_the_process() -> None:
+    settings = WorkerSettings(model="m", device_ids="2,3", threads=4, tensor_parallel=2)
+    environment = engine_environment(settings, Path("/tmp/w"))
+    assert environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert environment["OMP_NUM_THREADS"] == "4"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
+    assert "CUDA_VISIBLE_DEVICES" not in engine_environment(WorkerSettings(model="m"), Path("/tmp/w"))
+
+
+def test_each_worker_has_devices_of_its_own() -> None:
+    assert split_devices((0, 1, 2, 3), 2, 2) == ["0,1", "2,3"]
+    assert split_devices(None, 2, 1) == [None, None]
+    for devices in ((0,), (0, 0), (0, 1, 2)):
+        with pytest.raises(ValueError, match="2 workers with tensor_parallel = 1 need 2 different ones"):
+            split_devices(devices, 2, 1)
+    places = {name: Path("/tmp") for name in ("directory", "addresses", "logs")}
+    worker = WorkerSettings(model="m")
+    config = InferenceConfig(worker=worker, workers=2, devices=(4, 5), **places)
+    assert [settings.device_ids for settings in config.worker_settings()] == ["4", "5"]
+    with pytest.raises(ValidationError, match="need 2 different ones"):
+        InferenceConfig(worker=worker, workers=2, devices=(4,), **places)
+
+
+def test_transfers_between_gpus_are_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dart_agent.inference.settings.resolve_checkpoint", lambda name: tmp_path)
+    monkeypatch.setattr("dart_agent.inference.settings.read_checkpoint_info", lambda path: None)
+    WorkerSettings(model="m").check()
+    with pytest.raises(ConfigError, match="set weight_transfer = 'files'"):
+        WorkerSettings(model="m", weight_transfer="nccl").check()
+
+
+def test_the_update_section_becomes_the_planners_settings() -> None:
+    assert UpdateSection(mode=UpdateMode.GLOBAL, max_updating=3).to_settings() == UpdateSettings(UpdateMode.GLOBAL, 3)
+
+
+PAGE = """# HELP vllm:x Something.
+# TYPE vllm:x gauge
+vllm:x{engine="0"} 1.0
+# HELP vllm:t Time.
+# TYPE vllm:t histogram
+vllm:t_bucket{engine="0",le="+Inf"} 2.0
+vllm:t_sum{engine="0"} 0.5
+vllm:t_count{engine="0"} 2.0
+# HELP vllm:n_total Number.
+# TYPE vllm:n_total counter
+vllm:n_total 3.0
+"""
+
+
+def test_pages_of_several_workers_become_one_that_prometheus_reads() -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = {
+        family.name: family for family in parser.text_string_to_metric_families(merge_pages({"a": PAGE, "b": PAGE}))
+    }
+    assert {name: family.type for name, family in families.items()} == {
+        "vllm:x": "gauge",
+        "vllm:t": "histogram",
+        "vllm:n": "counter",
+    }
+    samples = [(sample.labels, sample.value) for sample in families["vllm:x"].samples]
+    assert samples == [({"worker": "a", "engine": "0"}, 1.0), ({"worker": "b", "engine": "0"}, 1.0)]
+    assert len(families["vllm:t"].samples) == 6
+
+
+class FakeScrapedClient(FakeWorkerClient):
+    async def metrics(self) -> str:
+        self._check()
+        return PAGE
+
+
+class FakeSupervisor:
+    restarts = 4
+
+
+async def test_the_page_names_workers_that_do_not_answer() -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    first, second = FakeScrapedClient("a"), FakeScrapedClient("b")
+    second.die()
+    pool = VllmPool([first, second], clock=FakeClock())
+    page = await MetricsPage(pool, FakeSupervisor(), None).text()  # type: ignore[arg-type]
+    families = {family.name: family for family in parser.text_string_to_metric_families(page)}
+    up = {sample.labels["worker"]: sample.value for sample in families["dart_inference_worker_up"].samples}
+    assert up == {"a": 1.0, "b": 0.0}
+    assert families["dart_inference_worker_restarts"].samples[0].value == 4
+    assert [sample.labels["worker"] for sample in families["vllm:x"].samples] == ["a"]

@@ -1,0 +1,192 @@
+"""Weight updates of a pool, with workers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from dart_agent.errors import StoreError, WeightUpdateError
+from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings, WeightsId
+from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.weight_updater import WeightRollout, WeightUpdater, roll_out
+from dart_agent.inference.weights.leases import make_leasable, try_remove
+from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, request
+from tests.unit.dart_agent.test_pool import pool_of, until
+
+
+class FakeStore:
+    """The data manager's newest version, set by the test."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.newest: PublishedWeights | None = None
+        self.down = False
+
+    def publish(self, version: int, digest: str | None = None) -> PublishedWeights:
+        directory = self.root / f"v{version}"
+        directory.mkdir(exist_ok=True)
+        make_leasable(directory)
+        self.newest = PublishedWeights(version, directory, digest)
+        return self.newest
+
+    async def latest(self) -> PublishedWeights | None:
+        if self.down:
+            raise StoreError("the data manager does not answer")
+        return self.newest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FakeStore:
+    return FakeStore(tmp_path)
+
+
+@contextlib.asynccontextmanager
+async def updating(
+    pool: VllmPool, store: FakeStore, settings: UpdateSettings | None = None, **calls: Callable[..., None]
+) -> AsyncIterator[tuple[WeightUpdater, asyncio.Task[None]]]:
+    clock = FakeClock()
+    updater = WeightUpdater(pool, store.latest, settings=settings, clock=clock, **calls)  # type: ignore[arg-type]
+    task = asyncio.create_task(updater.run())
+    try:
+        yield updater, task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_every_worker_takes_each_version_one_at_a_time(store: FakeStore) -> None:
+    FakeWorkerClient.peak_loading = 0
+    workers = [FakeWorkerClient(name) for name in "abc"]
+    rollouts: list[WeightRollout] = []
+    async with pool_of(*workers) as pool, updating(pool, store, on_rollout=rollouts.append):
+        await until(lambda: len(pool.ready) == 3)
+        store.publish(1)
+        await until(lambda: len(rollouts) == 1)
+        assert rollouts[0].paused_s == pytest.approx(dict.fromkeys("abc", 0.07))
+        assert rollouts[0].staged_s == dict.fromkeys("abc", 0.01)
+        store.publish(2)
+        await until(lambda: len(rollouts) == 2)
+    assert FakeWorkerClient.peak_loading == 1
+    assert [worker.loads for worker in workers] == [[1, 2]] * 3
+
+
+async def test_a_worker_that_restarts_unnoticed_is_brought_up_to_date(store: FakeStore) -> None:
+    """It answers every probe: only its version says that it is another process."""
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second) as pool, updating(pool, store):
+        store.publish(1)
+        await until(lambda: first.version == second.version == 1)
+        first.come_back()
+        assert first.version == 0
+        await until(lambda: first.version == 1)
+
+
+async def test_a_worker_that_was_down_during_a_roll_takes_the_version_when_it_comes_back(store: FakeStore) -> None:
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second) as pool, updating(pool, store):
+        await until(lambda: len(pool.ready) == 2)
+        first.die()
+        store.publish(1)
+        await until(lambda: second.version == 1)
+        assert (await pool.complete(request())).worker == "b"
+        first.come_back()
+        await until(lambda: first.version == 1)
+
+
+async def test_a_worker_that_died_while_it_swapped_is_brought_up_to_date(store: FakeStore) -> None:
+    class DyingWorkerClient(FakeWorkerClient):
+        async def swap(self, weights: WeightsId, *, pause: bool = True) -> object:  # type: ignore[override]
+            if not self.loads:
+                self.loads.append(-1)
+                self.die()
+            return await super().swap(weights, pause=pause)
+
+    first, second = DyingWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second) as pool, updating(pool, store):
+        await until(lambda: len(pool.ready) == 2)
+        store.publish(1)
+        await until(lambda: not first.alive and second.version == 1)
+        first.come_back()
+        await until(lambda: first.version == 1)
+
+
+async def test_global_mode_lets_all_stand_still_before_the_first_swaps(store: FakeStore) -> None:
+    workers = [FakeWorkerClient(name) for name in "ab"]
+    rollouts: list[WeightRollout] = []
+    settings = UpdateSettings(mode=UpdateMode.GLOBAL)
+    async with pool_of(*workers) as pool, updating(pool, store, settings, on_rollout=rollouts.append):
+        await until(lambda: len(pool.ready) == 2)
+        store.publish(1)
+        await until(lambda: len(rollouts) == 1)
+        await until(lambda: not any(worker.standing for worker in workers))
+    assert [worker.calls for worker in workers] == [["stage", "pause", "swap", "resume"]] * 2
+
+
+async def test_refused_weights_leave_the_workers_as_they_were_and_end_with_a_reason(store: FakeStore) -> None:
+    worker = FakeWorkerClient("a")
+    async with pool_of(worker) as pool, updating(pool, store) as (_, task):
+        store.publish(1)
+        await until(lambda: worker.version == 1)
+        worker.refuses = True
+        store.publish(2)
+        for _ in range(3):
+            await until(lambda: worker.calls[-1] == "stage" or task.done())
+            worker.calls.append("seen")
+            worker.set_state(worker.state)
+        with pytest.raises(WeightUpdateError, match="version 2 was refused again and again: a: these weights"):
+            await task
+        assert (await pool.complete(request())).version_spans[0].version == 1
+
+
+async def test_a_worker_that_does_not_answer_is_named_and_the_others_go_on(store: FakeStore) -> None:
+    first, second = FakeWorkerClient("a"), FakeWorkerClient("b")
+    late: list[str] = []
+    async with pool_of(first, second) as pool, updating(pool, store, on_late=late.append):
+        await until(lambda: len(pool.ready) == 2)
+        first.late = True
+        store.publish(1)
+        await until(lambda: second.version == 1 and late == ["a"])
+        first.late = False
+        first.set_state(first.state)
+        await until(lambda: first.version == 1)
+
+
+async def test_a_store_that_is_down_is_asked_again(store: FakeStore) -> None:
+    worker = FakeWorkerClient("a")
+    async with pool_of(worker) as pool, updating(pool, store):
+        store.publish(1)
+        store.down = True
+        await asyncio.sleep(0)
+        store.down = False
+        await until(lambda: worker.version == 1)
+
+
+async def test_the_version_that_restarted_workers_begin_with_is_not_removed(store: FakeStore) -> None:
+    worker = FakeWorkerClient("a")
+    accepted: list[PublishedWeights] = []
+    async with pool_of(worker) as pool, updating(pool, store, on_accepted=accepted.append):
+        first = store.publish(1)
+        await until(lambda: accepted == [first])
+        assert not try_remove(first.path)
+        second = store.publish(2)
+        await until(lambda: accepted == [first, second])
+        assert try_remove(first.path)
+        assert not try_remove(second.path)
+    assert try_remove(second.path)
+
+
+async def test_one_version_is_rolled_out_and_waited_for(store: FakeStore) -> None:
+    workers = [FakeWorkerClient(name) for name in "ab"]
+    async with pool_of(*workers) as pool:
+        await until(lambda: len(pool.ready) == 2)
+        rollout = await roll_out(pool, store.publish(1))
+        assert set(rollout.times) == {"a", "b"}
+        workers[0].refuses = True
+        workers[1].refuses = True
+        with pytest.raises(WeightUpdateError, match="these weights do not fit"):
+            await roll_out(pool, store.publish(2), settings=UpdateSettings(max_refusals=1))

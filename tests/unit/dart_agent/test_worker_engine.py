@@ -1,0 +1,300 @@
+"""What a worker does with its engine, with an engine in memory; and the routes that lead to it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.inference import wire
+from dart_agent.inference.decisions.retries import RequestFailure
+from dart_agent.inference.decisions.routing import WorkerState
+from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.engine.server import build_app
+from dart_agent.inference.engine.worker_engine import EngineLoad, WorkerEngine
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.weights.digest import weights_digest
+from dart_agent.inference.weights.leases import make_leasable, try_remove
+from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
+from tests.unit.dart_agent.fakes import completion, request
+from tests.unit.dart_agent.test_weights import write_safetensors
+
+
+class FakeBackend:
+    """An engine that writes down what it was told; `hold` makes answers wait, `failure` makes the next call fail."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {"a": (4,)}
+        self.tied = False
+        self.calls: list[str] = []
+        self.version = 0
+        self.salts: list[str] = []
+        self.hold: asyncio.Event | None = None
+        self.load_failure: Exception | None = None
+        self.sample_failure: Exception | None = None
+        self.finish = FinishReason.STOP
+        self.closed = False
+
+    async def set_version(self, number: int) -> None:
+        self.version = number
+
+    async def sample(self, request: PolicyRequest, *, prefix_salt: str) -> Completion:
+        self.salts.append(prefix_salt)
+        before = self.version
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.sample_failure is not None:
+            raise self.sample_failure
+        spans = (VersionSpan(before, 0, 1), VersionSpan(self.version, 1, 2))
+        answer = completion("Action: wait()", before)
+        if before != self.version:
+            answer = dataclasses.replace(answer, version_spans=spans)
+        return dataclasses.replace(answer, finish_reason=self.finish)
+
+    async def pause(self, *, clear_cache: bool) -> None:
+        self.calls.append(f"pause {'clear' if clear_cache else 'keep'}")
+
+    async def resume(self) -> None:
+        self.calls.append("resume")
+
+    async def load(self, path: Path, digest: str | None, number: int) -> None:
+        self.calls.append(f"load {number}")
+        if self.load_failure is not None:
+            raise self.load_failure
+        self.version = number
+
+    async def check(self) -> None:
+        if self.closed:
+            raise RuntimeError("the engine is gone")
+
+    def load_now(self) -> EngineLoad:
+        return EngineLoad(waiting=2, kv_cache_used=0.5)
+
+    def metrics(self) -> str:
+        return "vllm:x 1\n"
+
+    def close(self) -> None:
+        self.closed = True
+
+
+Publish = Callable[..., PublishedWeights]
+
+
+@pytest.fixture
+def publish(tmp_path: Path) -> Publish:
+    def make(version: int, *, digest: bool = True, shape: tuple[int, ...] = (4,)) -> PublishedWeights:
+        directory = tmp_path / f"v{version}"
+        write_safetensors(directory / "model.safetensors", {"a": np.full(shape, version, "f4")})
+        make_leasable(directory)
+        return PublishedWeights(version, directory, weights_digest(directory) if digest else None)
+
+    return make
+
+
+async def test_a_swap_pauses_loads_and_goes_on_and_says_the_new_weights(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    published = publish(1)
+    await engine.stage(published)
+    assert backend.calls == []
+    await engine.swap(published.identity)
+    assert backend.calls == ["pause clear", "load 1", "resume"]
+    assert (await engine.health()).weights == published.identity
+    await engine.stage(published)
+    await engine.swap(published.identity)
+    assert backend.calls == ["pause clear", "load 1", "resume"], "a repeated update does nothing"
+
+
+async def test_weights_whose_digest_is_another_are_refused_and_the_old_ones_serve(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    published = publish(1)
+    file = published.path / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(WeightUpdateError, match="published was sha256:"):
+        await engine.stage(published)
+    assert backend.calls == []
+    assert (await engine.generate(request())).version_spans[0].version == 0
+    assert try_remove(published.path), "a refused version is not held"
+
+
+async def test_weights_of_another_model_and_weights_that_are_gone_are_refused(publish: Publish) -> None:
+    engine = WorkerEngine(FakeBackend())
+    with pytest.raises(WeightUpdateError, match="of another shape"):
+        await engine.stage(publish(1, shape=(5,)))
+    with pytest.raises(WeightUpdateError, match="were removed"):
+        await engine.stage(PublishedWeights(9, Path("/nowhere/v9")))
+    with pytest.raises(WeightUpdateError, match="version 3 was not staged"):
+        await engine.swap(WeightsId(3))
+
+
+async def test_nothing_that_is_staged_or_served_is_removed(publish: Publish) -> None:
+    engine = WorkerEngine(FakeBackend())
+    first, second, third = publish(1), publish(2), publish(3)
+    await engine.stage(first)
+    await engine.swap(first.identity)
+    await engine.stage(second)
+    await engine.stage(third)
+    assert try_remove(second.path), "nobody wants it any more"
+    assert not try_remove(first.path)
+    await engine.swap(third.identity)
+    assert try_remove(first.path)
+    assert not try_remove(third.path)
+    engine.close()
+    assert try_remove(third.path)
+
+
+async def test_a_load_that_fails_half_way_takes_the_worker_out_for_good(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    published = publish(1)
+    await engine.stage(published)
+    backend.hold = asyncio.Event()
+    running = asyncio.create_task(engine.generate(request()))
+    await asyncio.sleep(0)
+    backend.load_failure = OSError("disk gone")
+    with pytest.raises(OSError, match="disk gone"):
+        await engine.swap(published.identity)
+    assert "resume" not in backend.calls, "nothing is sampled from half of a version"
+    backend.hold.set()
+    for call in (running, engine.generate(request()), engine.health()):
+        with pytest.raises(WorkerError, match="loading version 1 failed half-way: OSError: disk gone"):
+            await call
+
+
+async def test_a_swap_for_all_workers_at_once_leaves_pausing_to_the_caller(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    published = publish(1)
+    await engine.stage(published)
+    await engine.pause()
+    assert (await engine.health()).state is WorkerState.UPDATING
+    await engine.swap(published.identity, pause=False)
+    await engine.resume()
+    assert backend.calls == ["pause clear", "load 1", "resume"]
+    assert (await engine.health()).state is WorkerState.SERVING
+
+
+async def test_a_kept_cache_marks_what_was_sampled_over_it(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend, keep_kv=True)
+    published = publish(1)
+    await engine.stage(published)
+    backend.hold = asyncio.Event()
+    straddling = asyncio.create_task(engine.generate(request("r0")))
+    await asyncio.sleep(0)
+    await engine.swap(published.identity)
+    backend.hold.set()
+    assert [(span.version, span.kept_kv) for span in (await straddling).version_spans] == [(0, False), (1, True)]
+    after = await engine.generate(request("r1"))
+    assert [span.kept_kv for span in after.version_spans] == [False]
+    assert backend.calls[0] == "pause keep"
+    assert len(set(backend.salts)) == 2, "a new request shares no prefix that older weights computed"
+
+
+async def test_a_recomputed_cache_marks_nothing_and_needs_no_salt(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    published = publish(1)
+    await engine.stage(published)
+    backend.hold = asyncio.Event()
+    straddling = asyncio.create_task(engine.generate(request()))
+    await asyncio.sleep(0)
+    await engine.swap(published.identity)
+    backend.hold.set()
+    assert [span.kept_kv for span in (await straddling).version_spans] == [False, False]
+    assert backend.salts == [""]
+
+
+async def test_a_held_health_request_is_answered_when_the_state_changes(publish: Publish) -> None:
+    engine = WorkerEngine(FakeBackend())
+    first = await engine.health()
+    held = asyncio.create_task(engine.health(after=first.revision, wait_s=60.0))
+    await asyncio.sleep(0.01)
+    assert not held.done()
+    await engine.pause()
+    assert (await asyncio.wait_for(held, 5)).state is WorkerState.UPDATING
+    late = await engine.health(after=(await engine.health()).revision, wait_s=0.01)
+    assert (late.waiting, late.kv_cache_used) == (2, 0.5)
+
+
+async def test_a_draining_worker_finishes_what_runs_and_takes_nothing_new(publish: Publish) -> None:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    backend.hold = asyncio.Event()
+    running = asyncio.create_task(engine.generate(request()))
+    await asyncio.sleep(0)
+    assert engine.drain() == 1
+    with pytest.raises(WorkerError) as refused:
+        await engine.generate(request("late"))
+    assert refused.value.failure is RequestFailure.BUSY
+    backend.hold.set()
+    await running
+    assert engine.drain() == 0
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[tuple[FakeBackend, WorkerEngine, httpx.AsyncClient]]:
+    backend = FakeBackend()
+    engine = WorkerEngine(backend)
+    transport = httpx.ASGITransport(build_app(engine, "k"))
+    headers = {"Authorization": "Bearer k"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker", headers=headers) as client:
+        yield backend, engine, client
+
+
+Worker = tuple[FakeBackend, WorkerEngine, httpx.AsyncClient]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (RequestRejected("too long"), 400, "invalid"),
+        (ValueError("a tensor had the wrong size"), 500, "engine"),
+        (RuntimeError("no answer"), 500, "engine"),
+    ],
+)
+async def test_only_what_every_worker_would_refuse_is_called_invalid(
+    worker: Worker, failure: Exception, status: int, code: str
+) -> None:
+    backend, _, client = worker
+    backend.sample_failure = failure
+    reply = await client.post(wire.GENERATE_PATH, content=wire.encode_request(request()))
+    assert (reply.status_code, reply.json()["error"]) == (status, code)
+    assert (await client.get(wire.HEALTH_PATH)).status_code == 200, "one failed request does not break the worker"
+
+
+async def test_an_aborted_answer_is_a_failure(worker: Worker) -> None:
+    backend, _, client = worker
+    backend.finish = FinishReason.ABORT
+    reply = await client.post(wire.GENERATE_PATH, content=wire.encode_request(request()))
+    assert (reply.status_code, reply.json()["error"]) == (500, "engine")
+
+
+async def test_the_routes_of_an_update(worker: Worker, publish: Publish) -> None:
+    backend, _, client = worker
+    published = publish(1)
+    body: dict[str, Any] = {"path": str(published.path), "version": 1, "digest": "sha256:other"}
+    assert (await client.post(wire.STAGE_PATH, json=body)).json()["error"] == "weights"
+    body["digest"] = published.digest
+    assert (await client.post(wire.STAGE_PATH, json=body)).json()["stage_s"] >= 0
+    swap = {"version": 1, "digest": published.digest, "pause": True}
+    assert (await client.post(wire.SWAP_PATH, json=swap)).status_code == 200
+    seen = wire.decode_health((await client.get(wire.HEALTH_PATH)).json())
+    assert seen.weights == published.identity
+    assert (await client.get(wire.METRICS_PATH)).json() == {"text": "vllm:x 1\n"}
+    assert (await client.post(wire.DRAIN_PATH, json={})).json() == {"in_flight": 0}
+    refused = await client.post(wire.GENERATE_PATH, content=wire.encode_request(request()))
+    assert (refused.status_code, refused.json()["error"]) == (503, "busy")
+    backend.closed = True
+    assert (await client.get(wire.HEALTH_PATH)).json()["error"] == "broken"
+    assert (await client.get(wire.HEALTH_PATH, headers={"Authorization": "Bearer x"})).status_code == 401
