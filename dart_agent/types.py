@@ -41,6 +41,11 @@ class VersionSpan:
     end: int
     kept_kv: bool = False
 
+    def packed(self) -> tuple[int, int, int] | tuple[int, int, int, bool]:
+        """Its fields as they are stored; `VersionSpan(*fields)` reads them. What is not kept has no fourth."""
+        fields = (self.version, self.start, self.end)
+        return (*fields, True) if self.kept_kv else fields
+
 
 class FinishReason(StrEnum):
     """Why the engine stopped writing one response."""

@@ -80,7 +80,9 @@ class StepPayload(DataManagerModel):
     prompt_ids: str
     token_ids: str
     logprobs: str
-    version_spans: list[tuple[int, int, int]] = Field(description="version, start, end")
+    version_spans: list[tuple[int, int, int] | tuple[int, int, int, bool]] = Field(
+        description="version, start, end, and true where the key-value cache was kept over new weights"
+    )
     image_sha256: list[str]
     image_hw: list[tuple[int, int]]
     text: str
@@ -99,7 +101,7 @@ class StepPayload(DataManagerModel):
             prompt_ids=pack_array(np.asarray(step.prompt_ids_P, dtype=np.int32)),
             token_ids=pack_array(np.asarray(step.token_ids_T, dtype=np.int32)),
             logprobs=pack_array(np.asarray(step.logprobs_T, dtype=np.float32)),
-            version_spans=[(span.version, span.start, span.end) for span in step.version_spans],
+            version_spans=[span.packed() for span in step.version_spans],
             image_sha256=list(step.image_sha256),
             image_hw=list(step.image_hw),
             text=step.text,
@@ -141,7 +143,9 @@ class StreamStepPayload(DataManagerModel):
     prompt_new: str
     token_ids: str
     logprobs: str
-    version_spans: list[tuple[int, int, int]] = Field(description="version, start, end")
+    version_spans: list[tuple[int, int, int] | tuple[int, int, int, bool]] = Field(
+        description="version, start, end, and true where the key-value cache was kept over new weights"
+    )
     image_sha256_new: list[str]
     image_hw_new: list[tuple[int, int]]
     text: str
@@ -172,7 +176,7 @@ class StreamStepPayload(DataManagerModel):
             prompt_new=pack_array(np.asarray(cut.prompt_new, dtype=np.int32)),
             token_ids=pack_array(np.asarray(step.token_ids_T, dtype=np.int32)),
             logprobs=pack_array(np.asarray(step.logprobs_T, dtype=np.float32)),
-            version_spans=[(span.version, span.start, span.end) for span in step.version_spans],
+            version_spans=[span.packed() for span in step.version_spans],
             image_sha256_new=list(cut.image_sha256_new),
             image_hw_new=list(cut.image_hw_new),
             text=step.text,

@@ -15,7 +15,7 @@ ITEM = WorkItem("roll_1", "grp_1", "basics/tick/0001", Purpose.TRAIN, SamplingPa
 
 
 def test_trajectory_round_trip_through_json() -> None:
-    spans = (VersionSpan(3, 0, 1), VersionSpan(4, 1, 4))
+    spans = (VersionSpan(3, 0, 1), VersionSpan(4, 1, 4, kept_kv=True))
     trajectory, _ = fake_trajectory(ITEM, spans=spans, image=fake_image(0), reward=0.5)
     row = TrajectoryPayload.model_validate_json(TrajectoryPayload.from_value(trajectory).model_dump_json())
     assert row.to_value() == trajectory
