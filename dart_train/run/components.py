@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import WorkerClient
-from dart_agent.inference.config import InferenceConfig
+from dart_agent.inference.config import InferenceConfig, UpdateSection
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.rollouts.worker_config import PartialSettings, PolicyKind, WorkerConfig
@@ -148,12 +148,20 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             model=str(start_model(recipe, paths)),
             dtype=section.dtype,
             max_model_len=section.max_model_len,
+            max_num_seqs=section.max_num_seqs,
             max_images=recipe.model.images_per_prompt(recipe.tasks.max_steps),
             threads=section.threads,
             kv_cache_mib=section.kv_cache_mib,
+            tensor_parallel=section.tensor_parallel,
+            gpu_memory_fraction=section.gpu_memory_fraction,
+            eager=section.eager,
+            kv_after_update=section.kv_after_update,
             seed=recipe.run.seed,
         ),
         workers=section.workers,
+        devices=section.devices,
+        updates=UpdateSection(mode=section.update_mode, max_updating=section.max_updating),
+        metrics_port=section.metrics_port,
         directory=paths.inference_dir,
         addresses=paths.addresses,
         logs=paths.logs,

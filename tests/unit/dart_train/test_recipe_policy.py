@@ -16,6 +16,9 @@ from published_checkpoints import KINDS, write_checkpoint
 
 from dart_agent import cli
 from dart_agent.inference.checkpoint_files import read_checkpoint_info
+from dart_agent.inference.config import load_inference_config
+from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings
+from dart_agent.inference.engine.arguments import engine_arguments
 from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.worker_config import load_worker_config
@@ -180,3 +183,38 @@ def test_a_recipe_that_does_not_suit_it_is_told_in_one_sentence(
         problem for problem in recipe_policy.problems(recipe_of(checkpoint, **sections)) if re.search(sentence, problem)
     ]
     assert len(found) == 1
+
+
+def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    section = {
+        "devices": [0, 1, 2, 3],
+        "tensor_parallel": 2,
+        "gpu_memory_fraction": 0.9,
+        "kv_cache_mib": "auto",
+        "dtype": "bfloat16",
+        "max_num_seqs": 64,
+        "eager": False,
+        "kv_after_update": "keep",
+        "update_mode": "global",
+        "max_updating": 2,
+        "metrics_port": 0,
+    }
+    recipe = recipe_of("", model={"path": None, "preset": "tiny"}, warmup={"enabled": True}, inference=section)
+    config = load_inference_config(Path(components.inference(recipe, paths).argv[-1]))
+    assert config.updates.to_settings() == UpdateSettings(UpdateMode.GLOBAL, 2)
+    assert config.metrics_port == 0
+    workers = config.worker_settings()
+    assert [worker.device_ids for worker in workers] == ["0,1", "2,3"]
+    assert workers[0].kv_after_update == "keep"
+    arguments = engine_arguments(workers[0], tmp_path)
+    assert "kv_cache_memory_bytes" not in arguments
+    wanted = {
+        "tensor_parallel_size": 2,
+        "gpu_memory_utilization": 0.9,
+        "dtype": "bfloat16",
+        "max_num_seqs": 64,
+        "enforce_eager": False,
+    }
+    assert {name: arguments[name] for name in wanted} == wanted
