@@ -29,7 +29,7 @@ help:
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"
 	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7 --postgres'"
-	@echo "make fuzz          schemathesis over the whole API, ten thousand malformed requests, fuzzed WebSocket frames: ten minutes"
+	@echo "make fuzz          schemathesis over the whole API, malformed requests, WebSocket frames, a hundred thousand model outputs: ten minutes"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
 setup:

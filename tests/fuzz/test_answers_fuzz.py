@@ -19,6 +19,7 @@ LONGEST_S = 2.0
 """Of process time, on a host that does other things too."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1_800)
 def test_hostile_outputs_are_read_without_an_exception() -> None:
     formats = {name: make_format(name) for name in FORMATS}
