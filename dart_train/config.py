@@ -19,6 +19,7 @@ from dart_agent.prompts.history import HistorySettings
 from dart_agent.rollouts.episode_loop import OnParseError
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.types import SamplingParams
+from dart_envs.action_formats import format_names, make_format
 from dart_server.wire import DesktopShape, ImageName, Resolution
 from dart_train.objectives.algorithms import SURROGATES, find_algorithm, load_surrogate
 from dart_train.objectives.settings import (
@@ -107,8 +108,9 @@ class ModelSection(StrictModel):
     Attributes:
         preset: A model that is initialised here with random weights.
         path: Path of a checkpoint, or its name in the local cache.
-        prompt: Prompt preset; None: the one that the checkpoint was trained for.
-        history_images: Screenshots in a prompt, where `history` is None.
+        prompt: Prompt preset, or an action format with the words that a checkpoint was trained with, such as `qwen3-vl`; None: our own
+            words for the checkpoint's architecture.
+        history_images: Screenshots in a prompt, where `history` is None; an action format's own number where it is not given.
         history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
     """
 
@@ -117,6 +119,13 @@ class ModelSection(StrictModel):
     prompt: PresetName | None = None
     history_images: int = Field(default=1, ge=1, le=16)
     history: HistorySettings | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _images_of_the_format(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "history_images" not in given and given.get("prompt") in format_names():
+            return {**given, "history_images": make_format(given["prompt"]).images}
+        return given
 
     def images_per_prompt(self, max_steps: int) -> int:
         """Return the most images of a prompt, in an episode of `max_steps` steps."""

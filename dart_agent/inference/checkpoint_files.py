@@ -25,7 +25,7 @@ _PROMPTS: Mapping[str, str] = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """prompt: the preset it was trained for.
+    """prompt: the preset that suits its architecture.
 
     tied: its output embedding is its input embedding, even where the files hold both. image_token_px: side of the square that becomes
     one token, image_token_id: that token. min_pixels, max_pixels: of pictures that its image processor does not resize.

@@ -335,7 +335,8 @@ class _EpisodeRecorder:
     def request(self, prompt: Prompt, sha256: str) -> PolicyRequest:
         """The next call; it continues the ids of the last one where its messages and images do."""
         index, sampling = len(self.steps), self.item.sampling
-        sampling = dataclasses.replace(sampling, max_tokens=self.limits.answer_tokens(sampling.max_tokens))
+        stop = (*sampling.stop, *self.builder.spec.stop)
+        sampling = dataclasses.replace(sampling, max_tokens=self.limits.answer_tokens(sampling.max_tokens), stop=stop)
         if sampling.seed is not None:
             sampling = dataclasses.replace(sampling, seed=sampling.seed + index)
         shown = len(prompt.images) - 1

@@ -28,7 +28,7 @@ from dart_agent.types import (
 )
 from dart_envs.actions import check_action
 from dart_envs.tasks import Evaluator, Task
-from dart_envs.types import Action, ActionType, EndReason, Observation, RgbImage, StepResult, TaskLike
+from dart_envs.types import Action, ActionType, DecodedAction, EndReason, Observation, RgbImage, StepResult, TaskLike
 
 SCREEN_WH = (64, 64)
 
@@ -100,7 +100,7 @@ class ScriptedEnv:
         self.goal = goal
         self.ends = dict(ends or {})
         self.reset_error = reset_error
-        self.actions: list[Action] = []
+        self.actions: list[Any] = []
         self.resets = 0
         self.started = asyncio.Event()
         self.closed = False
@@ -119,19 +119,23 @@ class ScriptedEnv:
         self._max_steps = task.max_steps
         return self._observe(), {}
 
-    async def step(self, action: Action, *, last: bool | None = None) -> StepResult:
+    async def step(self, action: Action | DecodedAction, *, last: bool | None = None) -> StepResult:
         await asyncio.sleep(0)
-        check_action(action, SCREEN_WH)
+        if isinstance(action, Action):
+            check_action(action, SCREEN_WH)
+        kind = action.type if isinstance(action, Action) else action.end
         self.actions.append(action)
         step = len(self.actions)
         if step in self.ends:
             end, cause = self.ends[step]
             return StepResult(self._observe(), 0.0, False, True, end, {"cause": cause})
-        if action.type in (ActionType.DONE, ActionType.FAIL) or last or step >= self._max_steps:
-            hit = any(past.type is ActionType.CLICK and (past.x, past.y) == self.goal for past in self.actions)
-            end = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}.get(
-                action.type, EndReason.MAX_STEPS
+        if kind in (ActionType.DONE, ActionType.FAIL) or last or step >= self._max_steps:
+            hit = any(
+                isinstance(past, Action) and past.type is ActionType.CLICK and (past.x, past.y) == self.goal
+                for past in self.actions
             )
+            ends = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
+            end = EndReason.MAX_STEPS if kind is None else ends.get(kind, EndReason.MAX_STEPS)
             return StepResult(self._observe(), float(hit), True, False, end, {"outcome": {"hit": hit}})
         return StepResult(self._observe(), 0.0, False, False, None, {})
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 
 import pytest
 
@@ -11,6 +13,7 @@ from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, ObservedStep, OnParseError, run_episode
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.types import Completion, PolicyRequest, StopReason
+from dart_envs.action_formats.qwen import Qwen3VlFormat
 from dart_envs.errors import FarmError
 from dart_envs.hashing import image_sha256
 from dart_envs.types import ActionType, EndReason
@@ -147,6 +150,31 @@ async def test_seeds_differ_from_step_to_step() -> None:
     builder = PromptBuilder(preset("tiny"))
     await run_episode(ScriptedEnv(), policy, task(), item(seed=7), builder, clock=FakeClock())
     assert [request.sampling.seed for request in policy.requests] == [7, 8]
+
+
+async def test_the_format_of_the_prompts_reads_the_answers_and_ends_them() -> None:
+    class FakeFormatWithStop(Qwen3VlFormat):
+        stop = ("</tool_call>",)
+
+    spec = dataclasses.replace(preset("qwen3-vl"), format=FakeFormatWithStop())
+    calls = [{"action": "left_click", "coordinate": [160, 320]}, {"action": "terminate", "status": "success"}]
+    answers = [f"<tool_call>{json.dumps({'name': 'computer_use', 'arguments': call})}" for call in calls]
+    env, policy = ScriptedEnv(), ScriptedPolicy(answers)
+    episode = await run_episode(env, policy, task(), item(), PromptBuilder(spec), clock=FakeClock())
+    assert [request.sampling.stop for request in policy.requests] == [("</tool_call>",)] * 2
+    assert [(action.type, action.x, action.y) for action in env.actions[:1]] == [(ActionType.CLICK, 10, 20)]
+    assert (episode.trajectory.reward, episode.trajectory.stop) == (1.0, StopReason.DONE)
+
+
+async def test_several_actions_of_an_answer_are_one_step_and_are_stored_as_a_batch() -> None:
+    env = ScriptedEnv()
+    both = "Action: click(start_box='(28,56)')\n\ntype(content='a')"
+    builder = PromptBuilder(preset("dart-gui"))
+    episode = await run_episode(env, ScriptedPolicy([both, DONE]), task(), item(), builder, clock=FakeClock())
+    first = episode.trajectory.steps_S[0].action
+    assert first is not None
+    assert [action["type"] for action in first["actions"]] == ["click", "type"]
+    assert len(env.actions) == 2
 
 
 async def test_cancelling_leaves_an_environment_that_can_be_used_again() -> None:

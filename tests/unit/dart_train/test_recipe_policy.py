@@ -66,6 +66,14 @@ def test_what_a_malformed_response_leads_to_is_a_setting_of_the_recipe(checkpoin
         assert (settings.on_parse_error, settings.parse_retries) == wanted
 
 
+def test_an_action_format_brings_its_number_of_pictures(checkpoint: Path) -> None:
+    assert recipe_of(checkpoint, model={"prompt": "qwen3-vl"}).model.history_images == 5
+    assert recipe_of(checkpoint, model={"prompt": "qwen3-vl", "history_images": 2}).model.history_images == 2
+    assert recipe_of(checkpoint, model={"prompt": "qwen"}).model.history_images == 1
+    with pytest.raises(ValueError, match="no prompt 'qwen4'"):
+        recipe_of(checkpoint, model={"prompt": "qwen4"})
+
+
 def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     paths.make()
