@@ -31,7 +31,7 @@ from dart_server.hostd.evidence.queries import HostdQuery
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, syscalls, trees
 from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
-from dart_server.hostd.runtime import hardening
+from dart_server.hostd.runtime import hardening, syscall_filter
 from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, discard, file_sizes
 from dart_server.hostd.verbs import Limits
@@ -171,15 +171,15 @@ class ContainerManager:
         stood_still_s = 0.0
         failure: HostdHostFault | None = None
         for wait_s in (*RETRY_WAITS_S, None):
+            further = syscall_filter.read_all(cgroups.group_members(self._cgroup(desktop.name)))
             began_s = time.monotonic()
             self.runc.pause(desktop.name, work)
             try:
                 if failure is not None and NAMELESS_WATCH in str(failure):
                     self.storage.look_up_names(desktop.name)
                 failure = None
-                self.runc.checkpoint(
-                    desktop.name, processes, work, supervised=desktop.restored and bool(desktop.first_id)
-                )
+                supervised = desktop.restored and bool(desktop.first_id)
+                self.runc.checkpoint(desktop.name, processes, work, supervised=supervised, further=further)
                 self.storage.commit_layer(desktop.name, layer_id)
             except HostdHostFault as error:
                 if wait_s is None or not any(words in str(error) for words in (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH)):

@@ -56,24 +56,49 @@ def twice() -> Iterator[int]:
 def test_the_one_filter_is_told_as_the_kernel_would(once: int) -> None:
     room = ctypes.create_string_buffer(len(KNOWN.program))
     ask = syscall_filter.answer
-    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 0, 0, KNOWN) == 3
-    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 0, ctypes.addressof(room), KNOWN) == 3
+    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 0, 0, KNOWN, {}) == 3
+    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 0, ctypes.addressof(room), KNOWN, {}) == 3
     assert room.raw == KNOWN.program
-    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 1, 0, KNOWN) == -errno.ENOENT
-    assert ask(os.getpid(), syscall_filter.SETOPTIONS, once, 0, syscall_filter.SUSPEND, KNOWN) == 0
+    assert ask(os.getpid(), syscall_filter.GET_FILTER, once, 1, 0, KNOWN, {}) == -errno.ENOENT
+    assert ask(os.getpid(), syscall_filter.SETOPTIONS, once, 0, syscall_filter.SUSPEND, KNOWN, {}) == 0
 
 
 def test_its_metadata_too(once: int) -> None:
     metadata = ctypes.create_string_buffer(struct.pack("=QQ", 0, 99), 16)
     address = ctypes.addressof(metadata)
-    assert syscall_filter.answer(os.getpid(), syscall_filter.GET_METADATA, once, 16, address, KNOWN) == 16
+    assert syscall_filter.answer(os.getpid(), syscall_filter.GET_METADATA, once, 16, address, KNOWN, {}) == 16
     assert struct.unpack("=QQ", metadata.raw) == (0, KNOWN.flags)
 
 
 def test_a_filter_of_its_own_is_the_kernels_to_tell(twice: int) -> None:
     assert syscall_filter.count(twice) == 2
+    refusing = [KNOWN, syscall_filter.Filter(struct.pack("=HBBI", 6, 0, 0, 0x50001), 0)]
+    assert syscall_filter.answer(os.getpid(), syscall_filter.GET_FILTER, twice, 0, 0, KNOWN, {twice: refusing}) is None
     for request in (syscall_filter.GET_FILTER, syscall_filter.GET_METADATA, syscall_filter.SETOPTIONS):
-        assert syscall_filter.answer(os.getpid(), request, twice, 0, 0, KNOWN) is None
+        assert syscall_filter.answer(os.getpid(), request, twice, 0, 0, KNOWN, {}) is None
+
+
+ALLOWING = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at filters")
+def test_several_filters_are_told_in_their_order(twice: int) -> None:
+    found = syscall_filter.read_all([twice, os.getpid(), 2**22])
+    assert found == {twice: [syscall_filter.Filter(ALLOWING, 0)] * 2}
+    room = ctypes.create_string_buffer(24)
+
+    def ask(request: int, number: int, data: int) -> int | None:
+        further = {twice: [KNOWN, *found[twice][1:]]}
+        return syscall_filter.answer(os.getpid(), request, twice, number, data, KNOWN, further)
+
+    assert ask(syscall_filter.GET_FILTER, 0, ctypes.addressof(room)) == 3
+    assert room.raw == KNOWN.program
+    assert ask(syscall_filter.GET_FILTER, 1, ctypes.addressof(room)) == 1
+    assert room.raw[:8] == ALLOWING
+    assert ask(syscall_filter.GET_FILTER, 2, 0) == -errno.ENOENT
+    metadata = ctypes.create_string_buffer(struct.pack("=QQ", 1, 99), 16)
+    assert ask(syscall_filter.GET_METADATA, 16, ctypes.addressof(metadata)) == 16
+    assert struct.unpack("=QQ", metadata.raw) == (1, 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at filters")

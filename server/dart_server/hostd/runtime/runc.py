@@ -9,9 +9,11 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from dart_server.hostd.errors import HostdError, HostdHostFault, HostdSnapshotBroken
 from dart_server.hostd.linux import inotify, rlimits
@@ -69,10 +71,19 @@ class Runc:
         """Undo `pause`."""
         self._call(["resume", name], work, HostdHostFault)
 
-    def checkpoint(self, name: str, images: Path, work: Path, *, supervised: bool) -> None:
+    def checkpoint(
+        self,
+        name: str,
+        images: Path,
+        work: Path,
+        *,
+        supervised: bool,
+        further: Mapping[int, Sequence[syscall_filter.Filter]],
+    ) -> None:
         """Write the container's processes and memory to `images`; it stays frozen or running as it was.
 
         `supervised`: CRIU needs answers that the kernel refuses it (`supervisor`); it gets them anyway where the host's root lacks rights.
+        `further`: all filters of those processes that have more than the desktop's.
         """
         arguments = ["--image-path", str(images), "--work-path", str(work), "--leave-running"]
         self._call(
@@ -82,6 +93,7 @@ class Runc:
             "dump.log",
             None,
             supervised,
+            further,
         )
 
     def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
@@ -129,6 +141,7 @@ class Runc:
         tool_log: str | None = None,
         timeout_s: float | None = None,
         supervised: bool = False,
+        further: Mapping[int, Sequence[syscall_filter.Filter]] = MappingProxyType({}),
     ) -> None:
         limit_s = timeout_s or self.timeout_s
         runc_log = work / "runc.log"
@@ -146,7 +159,8 @@ class Runc:
         helped = supervised or (command[0] == "checkpoint" and rlimits.is_needed())
         try:
             known = self._filters[0] if self._filters else None
-            with supervisor.supervised(argv, known) if helped else nullcontext((argv, None)) as (started, inherited):
+            helper = supervisor.supervised(argv, known, further) if helped else nullcontext((argv, None))
+            with helper as (started, inherited):
                 code = _run(started, environment, () if inherited is None else (inherited,), limit_s)
         except subprocess.TimeoutExpired as error:
             if tool_log:

@@ -21,7 +21,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,13 +67,17 @@ def filter_program() -> bytes:
 
 
 @contextmanager
-def supervised(argv: list[str], desktop_filter: syscall_filter.Filter | None) -> Iterator[tuple[list[str], int]]:
+def supervised(
+    argv: list[str],
+    desktop_filter: syscall_filter.Filter | None,
+    further: Mapping[int, Sequence[syscall_filter.Filter]],
+) -> Iterator[tuple[list[str], int]]:
     """Yield (argv to start instead, descriptor it must inherit); serves its calls until the block ends.
 
-    `desktop_filter`: the filter that every desktop runs under.
+    `desktop_filter`: the filter that every desktop runs under. `further`: all filters of the processes that have more.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    server = threading.Thread(target=_serve, args=(ours, desktop_filter), name="supervisor", daemon=True)
+    server = threading.Thread(target=_serve, args=(ours, desktop_filter, further), name="supervisor", daemon=True)
     server.start()
     words = [str(theirs.fileno()), str(_MACHINES[platform.machine()][2]), filter_program().hex()]
     try:
@@ -84,7 +88,11 @@ def supervised(argv: list[str], desktop_filter: syscall_filter.Filter | None) ->
         ours.close()
 
 
-def _serve(connection: socket.socket, desktop_filter: syscall_filter.Filter | None) -> None:
+def _serve(
+    connection: socket.socket,
+    desktop_filter: syscall_filter.Filter | None,
+    further: Mapping[int, Sequence[syscall_filter.Filter]],
+) -> None:
     """Receive the listener from the launcher, then answer until the last filtered process has ended."""
     _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
     if not descriptors:
@@ -106,7 +114,7 @@ def _serve(connection: socket.socket, desktop_filter: syscall_filter.Filter | No
                     result = _enters_user_namespace(caller)
                 else:
                     result = (
-                        syscall_filter.answer(caller, first, second, third, fourth, desktop_filter)
+                        syscall_filter.answer(caller, first, second, third, fourth, desktop_filter, further)
                         if desktop_filter
                         else None
                     )
