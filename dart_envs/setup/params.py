@@ -10,13 +10,17 @@ desktop. OSWorld's own types keep OSWorld's names and meanings; `wait_window`, `
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from dart_envs.setup.protected import Seal
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 GuestPath = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 CaptureName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,40}$")]
+STARTERS = frozenset({"sh", "bash", "dash", "env", "nohup", "setsid", "sudo", "timeout", "xargs"})
 Command = Annotated[str, Field(min_length=1)] | Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -56,21 +60,40 @@ class LaunchParameters(StepParameters):
     protected: the program runs as the user in a group of its own, by which the verdict knows it again: no other program of the user can
     trace it, read its memory or take its files. For the program that a task is about; never for a shell, whose children would be
     protected, too.
+    sealed: what a protected program must not do: start other `programs`, which would be protected, too, or load any more `code`, which
+    also forbids starting programs.
     """
 
     command: Command
     shell: bool = False
     protected: bool = False
+    sealed: Seal | None = None
+
+    @model_validator(mode="after")
+    def _only_protected_programs_are_sealed(self) -> LaunchParameters:
+        if self.sealed is not None and not self.protected:
+            raise ValueError("only a protected program is sealed; set protected, or leave sealed out")
+        return self
 
 
 class LaunchCapturedParameters(StepParameters):
     """Start a program as the desktop's user; what it prints and its exit code go to files that only root can read or write.
 
-    The getter `captured` reads them. Use it for dialogs whose answer is the verdict.
+    The getter `captured` reads them. Use it for dialogs whose answer is the verdict. It is sealed as with `launch`; a command that must
+    start others takes `sealed` null.
     """
 
     command: tuple[str, ...] = Field(min_length=1)
     name: CaptureName
+    sealed: Seal | None = "code"
+
+    @model_validator(mode="after")
+    def _programs_that_start_others_are_not_sealed(self) -> LaunchCapturedParameters:
+        if self.sealed is not None and PurePosixPath(self.command[0]).name in STARTERS:
+            raise ValueError(
+                f"{self.command[0]} starts other programs, which a sealed program must not; name the program itself, or set sealed to null"
+            )
+        return self
 
 
 class OpenParameters(StepParameters):

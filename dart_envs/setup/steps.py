@@ -15,6 +15,7 @@ from typing import Any
 
 from dart_envs.errors import GuestError
 from dart_envs.setup import params, windows
+from dart_envs.setup.protected import PROTECTED_GID, capture_argv, start_argv
 from dart_envs.types import Desktop
 from dart_server.wire import Clock, ExecReply, SettleSpec
 
@@ -23,34 +24,6 @@ WINDOW_SETTLE = SettleSpec(quiet_ms=700, cap_ms=10_000)
 """When a screen counts as done with painting a window that has just come."""
 CLIENT_PASSWORD = "password"
 HOME = "/home/user"
-CAPTURE_ROOT = "/var/lib/dart/captured"
-CAPTURE_GID = 61_017
-"""No account and no file of an image has this group."""
-
-CAPTURE_SCRIPT = """umask 077
-rm -rf "$1" && mkdir -p "$1" && cd "$1" || exit 1
-shift
-export HOME=/home/user USER=user LOGNAME=user
-/usr/bin/setpriv --reuid=user --regid=CAPTURE_GID --init-groups "$@" >stdout 2>/dev/null </dev/null
-echo $? >code.new
-mv code.new code
-""".replace("CAPTURE_GID", str(CAPTURE_GID))
-"""Runs `$2…` as the user with its output and exit code in the root-only folder `$1`.
-
-The program's group is one that no other process has, so that the kernel lets none of the user's other programs trace it, write to its
-memory or take its output: all that is allowed among processes of the same user and group only. Ending it they can; the exit code tells.
-"""
-
-PROTECTED_GID = 61_018
-"""Primary group of programs that a verdict is about: no other program of the user has it, nor can take it (see `CAPTURE_SCRIPT`)."""
-AS_PROTECTED = ("/usr/bin/setpriv", "--reuid=user", f"--regid={PROTECTED_GID}", "--init-groups")
-"""What root puts before a command that is to run as the user in the protected group."""
-LAUNCH_PROTECTED_SCRIPT = f"""cd /home/user
-export HOME=/home/user USER=user LOGNAME=user
-exec {shlex.join(AS_PROTECTED)} "$@"
-"""
-"""Runs `$1…` as the user, protected."""
-
 BASELINE_FILE = "/var/lib/dart/baseline"
 NOTE_PROGRAMS_SCRIPT = f"umask 077; mkdir -p /var/lib/dart && ps -e -o pid=,comm= >{BASELINE_FILE}"
 """Notes, where only root can write, which processes there are."""
@@ -154,8 +127,8 @@ async def launch(context: SetupContext, step: params.LaunchParameters) -> None:
     """Start a program and leave it running."""
     argv = command_argv(step.command, shell=step.shell, resolution=context.desktop.resolution)
     if step.protected:
-        script = ["/bin/sh", "-c", LAUNCH_PROTECTED_SCRIPT, "launch", *argv]
-        reply = await context.desktop.exec(script, user="root", detach=True)
+        started = start_argv(argv, PROTECTED_GID, step.sealed)
+        reply = await context.desktop.exec(started, user="root", detach=True)
     else:
         reply = await context.desktop.exec(argv, detach=True)
     if reply.returncode not in (None, 0):
@@ -164,7 +137,7 @@ async def launch(context: SetupContext, step: params.LaunchParameters) -> None:
 
 async def launch_captured(context: SetupContext, step: params.LaunchCapturedParameters) -> None:
     """Start a program whose answer only root can read."""
-    argv = ["/bin/sh", "-c", CAPTURE_SCRIPT, "capture", f"{CAPTURE_ROOT}/{step.name}", *step.command]
+    argv = capture_argv(step.name, step.command, step.sealed)
     await context.desktop.exec(argv, user="root", detach=True)
 
 

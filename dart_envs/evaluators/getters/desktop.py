@@ -15,7 +15,8 @@ from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.evidence import list_tree, look, require
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
 from dart_envs.setup import windows
-from dart_envs.setup.steps import CAPTURE_ROOT, POLL_S, command_argv
+from dart_envs.setup.protected import CAPTURE_ROOT
+from dart_envs.setup.steps import POLL_S, command_argv
 from dart_server.wire import A11yElement, ExecReply, FileQuery, StatQuery
 
 COMMAND_TIMEOUT_S = 60.0

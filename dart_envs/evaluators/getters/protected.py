@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
-from dart_envs.setup.steps import AS_PROTECTED, BASELINE_FILE, PROTECTED_GID
+from dart_envs.setup.protected import AS_PROTECTED, PROTECTED_GID
+from dart_envs.setup.steps import BASELINE_FILE
 from dart_server.wire import A11yElement
 
 TIMEOUT_S = 20.0

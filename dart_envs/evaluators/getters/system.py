@@ -15,7 +15,7 @@ from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.evidence import list_processes, list_tree, read_content, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
 from dart_envs.evaluators.getters.protected import protected_processes
-from dart_envs.setup.steps import PROTECTED_GID
+from dart_envs.setup.protected import PROTECTED_GID
 from dart_envs.types import Desktop
 from dart_server.wire import FileFacts
 

@@ -14,9 +14,10 @@ from typing import Any
 from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, read_guest_file, required_text
-from dart_envs.setup.steps import PROTECTED_GID
+from dart_envs.setup.protected import PROTECTED_GID
 
-BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
+BOOKMARKS = "/var/lib/dart/browser/Default/Bookmarks"
+"""In the profile that only the browser of the task can enter."""
 BOOKMARK_ROOTS = ("bookmark_bar", "other", "synced")
 MAX_DEPTH = 50
 VISIT = "visit"

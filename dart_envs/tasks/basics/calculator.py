@@ -21,7 +21,7 @@ def open_app(random: Random) -> list[JsonDict]:
     return [
         step("write_file", path=CONFIG, content="show_menu_bar=false\n"),
         step("execute", command=["xdotool", "mousemove", "0", "0"]),
-        step("launch", command=["galculator"], protected=True),
+        step("launch", command=["galculator"], protected=True, sealed="code"),
         step("wait_window", window_name=TITLE),
         place_window_randomly(random, TITLE),
         step("wait_element", role="text"),

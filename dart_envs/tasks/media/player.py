@@ -37,7 +37,10 @@ def open_player(random: Random, titles: list[str]) -> list[JsonDict]:
     return [
         *create_sounds(random, titles),
         step(
-            "launch", command=["vlc", "--start-paused", *(f"{MUSIC}/{title}.wav" for title in titles)], protected=True
+            "launch",
+            command=["vlc", "--start-paused", *(f"{MUSIC}/{title}.wav" for title in titles)],
+            protected=True,
+            sealed="programs",
         ),
         step("wait_window", window_name=window, timeout_s=40.0),
         step(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from random import Random
 
 from dart_envs.evaluators.getters.system import BUS_OWNER_ARGV, XFCONF_NAME
-from dart_envs.setup.steps import AS_PROTECTED, PROTECTED_GID
+from dart_envs.setup.protected import AS_PROTECTED, PROTECTED_GID
 from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, click, key, pause, step, type_text
 from dart_envs.tasks.basics.words import sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft

@@ -12,10 +12,9 @@ from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, file_content_is
 from dart_envs.tasks.basics.words import sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.web.pages import page
-from dart_envs.tasks.web.parts import BASE_URL, LOG, click, events_logged, serve_site
+from dart_envs.tasks.web.parts import BASE_URL, BOOKMARKS, LOG, click, events_logged, serve_site
 
 DOWNLOADS = "/home/user/Downloads"
-BOOKMARKS = "/home/user/.config/google-chrome/Default/Bookmarks"
 BOOKMARKS_SAVED_S = 4.0
 """The browser writes its bookmarks some seconds after a change."""
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_envs.setup.steps import PROTECTED_GID
+from dart_envs.setup.protected import PROTECTED_GID
 from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, step, type_text
 
 PORT = 8080
-BASE_URL = f"http://localhost:{PORT}"
+BASE_URL = f"http://127.0.0.1:{PORT}"
+"""By its number: the name stands for ::1, too, where a program of the user could serve pages of the same origin."""
 SITE_FOLDER = "/var/lib/dart/web"
 LOG = f"{SITE_FOLDER}/log.jsonl"
 UPLOAD_FOLDER = "/tmp/dart-web"
@@ -24,13 +25,33 @@ SERVER = Path(__file__).with_name("server.py")
 
 POLICIES = {
     "DeveloperToolsAvailability": 2,
-    "URLBlocklist": ["javascript:*", "file://*", "data:*", "view-source:*", "chrome-extension://*", "devtools://*"],
+    "URLBlocklist": ["*", "chrome://flags", "chrome://restart"],
+    "URLAllowlist": [f"{BASE_URL}", "about:blank", "chrome://*"],
     "ExtensionInstallBlocklist": ["*"],
     "BlockExternalExtensions": True,
     "RemoteDebuggingAllowed": False,
+    "AllowFileSelectionDialogs": False,
+    "DownloadDirectory": "/home/user/Downloads",
 }
-"""Root's rules for the browser: no scripts or pages of the user's own, no developer tools, no extensions."""
+"""Root's rules for the browser: no page but the site's, no scripts of the user's own, no developer tools, no extensions, no files that
+the user names.
+"""
 POLICY_FILE = "/etc/chromium/policies/managed/site.json"
+BROWSER_FOLDER = "/var/lib/dart/browser"
+"""Profile and home of the browser. Its name leads here from where the browser is started without options, so that such a start opens a
+window of the browser that runs."""
+BOOKMARKS = f"{BROWSER_FOLDER}/Default/Bookmarks"
+NO_BOOKMARKS = {
+    "checksum": "",
+    "roots": {
+        root: {"children": [], "id": str(number), "name": root, "type": "folder"}
+        for number, root in enumerate(("bookmark_bar", "other", "synced"), start=1)
+    },
+    "version": 1,
+}
+NO_PROGRAMS = f"{BROWSER_FOLDER}/programs"
+OPENERS = ("xdg-open", "xdg-email", "xdg-settings", "xdg-mime", "xdg-desktop-menu", "xdg-icon-resource", "gio")
+"""What the browser starts for files and addresses that are not its own; in its group such a program would be taken for the browser."""
 
 INSTALL = f"""set -e
 umask 077
@@ -45,6 +66,33 @@ setsid /usr/bin/python3 server.py site.json {LOG} {PORT} {PROTECTED_GID} </dev/n
 """
 """Root takes the server and its pages over, and starts it where nobody else can read."""
 
+PREPARE_PROFILE = f"""set -e
+rm -rf {BROWSER_FOLDER}
+mkdir -p {BROWSER_FOLDER}/Default {NO_PROGRAMS}
+cp {UPLOAD_FOLDER}/bookmarks.json {BOOKMARKS}
+chown user:{PROTECTED_GID} {BOOKMARKS} && chmod 600 {BOOKMARKS}
+for name in {" ".join(OPENERS)}; do ln -s /bin/false {NO_PROGRAMS}/$name; done
+chown root:{PROTECTED_GID} {BROWSER_FOLDER} {BROWSER_FOLDER}/Default
+chmod 2771 {BROWSER_FOLDER} && chmod 2770 {BROWSER_FOLDER}/Default
+chmod 711 {Path(BROWSER_FOLDER).parent!s}
+rm -rf /home/user/.config/google-chrome
+install -d -o user -g user /home/user/.config
+ln -s {BROWSER_FOLDER} /home/user/.config/google-chrome
+"""
+"""Root makes a profile that only programs of the protected group can enter: what lies in it the browser wrote, and no other program of
+the user. Its bookmarks are there from the beginning, so that no download can take their name.
+"""
+START_BROWSER = [
+    "env",
+    f"HOME={BROWSER_FOLDER}",
+    f"PATH={NO_PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
+    "google-chrome",
+    f"--user-data-dir={BROWSER_FOLDER}",
+    "--ui-toolkit=qt",
+    f"{BASE_URL}/",
+]
+"""The browser with a home where nothing of the user's is read, and without GTK, which loads any library that the screen's settings name."""
+
 
 def serve_site(title: str, pages: Mapping[str, str], files: Mapping[str, str] | None = None) -> list[JsonDict]:
     """The site, and the browser showing its first page, which has this title."""
@@ -53,9 +101,11 @@ def serve_site(title: str, pages: Mapping[str, str], files: Mapping[str, str] | 
         step("write_file", path=f"{UPLOAD_FOLDER}/server.py", content=SERVER.read_text(encoding="utf-8")),
         step("write_file", path=f"{UPLOAD_FOLDER}/site.json", content=site),
         step("write_file", path=f"{UPLOAD_FOLDER}/policies.json", content=json.dumps(POLICIES)),
+        step("write_file", path=f"{UPLOAD_FOLDER}/bookmarks.json", content=json.dumps(NO_BOOKMARKS)),
+        step("execute", command=["/bin/sh", "-c", PREPARE_PROFILE], user="root", expect_returncode=0, timeout_s=30),
         step("execute", command=["/bin/sh", "-c", INSTALL], user="root", expect_returncode=0, timeout_s=30),
         step("execute", command=["curl", "-sf", "-o", "/dev/null", BASE_URL], until={"returncode": 0}, timeout_s=30),
-        step("launch", command=["google-chrome", f"{BASE_URL}/"], protected=True),
+        step("launch", command=START_BROWSER, protected=True),
         step("wait_window", window_name=f"{title} - Chromium", timeout_s=START_TIMEOUT_S),
         step("activate_window", window_name=f"{title} - Chromium"),
         step("wait_element", role="heading", name=title, timeout_s=START_TIMEOUT_S),

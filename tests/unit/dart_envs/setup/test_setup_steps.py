@@ -8,6 +8,7 @@ from fake_window_desktop import BOTTOM, LEFT, RIGHT, TOP, FakeWindow, FakeWindow
 
 from dart_envs.errors import DesktopFailedError, GuestError, SetupError
 from dart_envs.setup import STEP_PARAMETERS, check_parameters, run_steps
+from dart_envs.setup.protected import CAPTURE_GID, PROTECTED_GID, Seal, start_argv
 from dart_envs.setup.runner import PERFORMERS
 from dart_envs.setup.windows import newest_match, parse_list
 from dart_envs.tasks import SetupStep
@@ -214,9 +215,27 @@ async def test_a_captured_program_runs_as_user_under_a_root_only_wrapper() -> No
     await run(desktop, step("launch_captured", name="answer", command=["zenity", "--info", "; rm -rf /"]))
     user, argv = desktop.ran[0]
     assert (user, desktop.detached) == ("root", [argv])
-    assert argv[4:] == ["/var/lib/dart/captured/answer", "zenity", "--info", "; rm -rf /"]
+    assert argv[4] == "/var/lib/dart/captured/answer"
     assert "umask 077" in argv[2]
-    assert "--reuid=user" in argv[2]
+    assert argv[5:] == start_argv(["zenity", "--info", "; rm -rf /"], CAPTURE_GID, "code")
+
+
+@pytest.mark.parametrize("sealed", [None, "programs", "code"])
+async def test_a_protected_program_is_sealed_as_the_step_says(sealed: Seal | None) -> None:
+    desktop = FakeWindowDesktop()
+    desktop.programs["/usr/bin/python3"] = lambda *_: reply()
+    await run(desktop, step("launch", command=["thunar", "/a b"], protected=True, sealed=sealed))
+    started = start_argv(["thunar", "/a b"], PROTECTED_GID, sealed)
+    assert ("root", started) in desktop.ran
+    assert desktop.detached == [started]
+
+
+def test_what_cannot_be_sealed_is_refused_when_the_task_is_loaded() -> None:
+    with pytest.raises(ValueError, match="only a protected program is sealed"):
+        step("launch", command=["thunar"], sealed="code")
+    with pytest.raises(ValueError, match="name the program itself, or set sealed to null"):
+        step("launch_captured", name="answer", command=["/bin/sh", "-c", "zenity --info"])
+    step("launch_captured", name="answer", command=["/bin/sh", "-c", "zenity --info"], sealed=None)
 
 
 async def test_open_waits_for_a_window_that_names_the_file() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import ThreadingHTTPServer
@@ -11,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dart_envs.setup.steps import PROTECTED_GID
+from dart_envs.setup.protected import PROTECTED_GID
 from dart_envs.tasks.web import server
 from dart_envs.tasks.web.pages import button, page
 
@@ -65,7 +67,7 @@ def test_what_another_program_does_is_not_logged(served: RunningServer) -> None:
 def test_the_browser_needs_its_token_and_a_persons_input(
     served: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "from_browser", lambda port, server_port, gid: True)
+    monkeypatch.setattr(server, "from_browser", lambda client, own, gid: True)
     assert len(served.token()) == 32
     assert [served.post(token="0" * 32), served.post(trusted=False), served.post(trusted="yes")] == [403] * 3
     visits = served.events
@@ -76,6 +78,40 @@ def test_the_browser_needs_its_token_and_a_persons_input(
         {"name": "buy", "data": 1},
         {"name": "download", "data": "/files/a.csv"},
     ]
+
+
+def test_the_browser_is_known_by_the_cookie_of_its_first_page(
+    served: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "set-cookie" not in served.client.get("/").headers, "another program came first"
+    monkeypatch.setattr(server, "from_browser", lambda client, own, gid: True)
+    assert "HttpOnly" in served.client.get("/").headers["set-cookie"]
+    assert len(served.token()) == 32
+    assert served.post() == 200
+    events = served.events
+    served.client.cookies.clear()
+    assert "set-cookie" not in served.client.get("/").headers
+    assert served.token() == ""
+    assert served.post(token=served.token()) == 403
+    served.client.get("/files/a.csv")
+    assert served.events == events, "what holds the browser's socket only"
+
+
+def test_the_other_end_is_known_by_its_address_and_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as first:
+            accepted, client = listening.accept()
+            with accepted, socket.socket() as second:
+                second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                second.bind(("127.0.0.2", client[1]))
+                second.connect(("127.0.0.1", port))
+                other, other_client = listening.accept()
+                with other:
+                    inodes = [server.peer_socket_inode(one, ("127.0.0.1", port)) for one in (client, other_client)]
+            assert client[1] == other_client[1]
+            assert inodes == [str(os.fstat(first.fileno()).st_ino), inodes[1]]
+            assert inodes[0] != inodes[1]
 
 
 @pytest.mark.parametrize(("content", "status"), [(b"", 413), (b"{", 400), (b"[]", 400), (b'{"name": "buy"}', 400)])
