@@ -38,6 +38,7 @@ class Attack:
         program: Module and function in the folder of programs.
         fakes: What it pretends, in one sentence.
         sudo: Whether it takes root inside the desktop.
+        outsider: Whether its author had read only the task and the evaluator.
         args: Further arguments of the function.
         getters: It fits tasks whose evaluator reads with one of these.
         metrics: It fits tasks whose evaluator compares with one of these.
@@ -49,6 +50,7 @@ class Attack:
     program: str
     fakes: str
     sudo: bool = False
+    outsider: bool = False
     args: tuple[str, ...] = ()
     getters: frozenset[str] = frozenset()
     metrics: frozenset[str] = frozenset()
@@ -86,8 +88,10 @@ class Attack:
 @cache
 def program_sources() -> Mapping[str, str]:
     """Sources of the programs by module, the shared one first."""
-    paths = sorted((FOLDER / "programs").glob("*.py"), key=lambda path: (path.stem != SHARED_MODULE, path.stem))
-    return {path.stem: path.read_text(encoding="utf-8") for path in paths}
+    folder = FOLDER / "programs"
+    named = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.py")}
+    order = sorted(named, key=lambda name: (name != SHARED_MODULE, name))
+    return {name: named[name].read_text(encoding="utf-8") for name in order}
 
 
 def public_task(task: Task) -> dict[str, Any]:
@@ -119,6 +123,7 @@ def load_book(folder: Path = FOLDER) -> Sequence[Attack]:
             program=entry["program"],
             fakes=entry["fakes"],
             sudo=entry.get("sudo", False),
+            outsider=entry.get("outsider", False),
             args=tuple(entry.get("args", ())),
             **{name: frozenset(entry[name]) for name in ("getters", "metrics", "families", "suites") if name in entry},
         )
