@@ -27,6 +27,7 @@ _NAMES = {name: _URN.format(name) for name in ("office", "table", "text", "style
     "number": _URN.format("datastyle"),
     "smil": _URN.format("smil-compatible"),
     "svg": _URN.format("svg-compatible"),
+    "calcext": "urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0",
 }
 
 
@@ -102,10 +103,16 @@ class OpenDocument:
             raise InvalidArtifact(f"{file.path} is not an OpenDocument {kind}")
         self.body = body
         self._roots = [content] + ([self._parse_part(parts, "styles.xml")] if "styles.xml" in parts else [])
+        self._style_groups = [
+            group
+            for tag, roots in _STYLE_GROUPS
+            for root in self._roots[:roots]
+            for group in root.iter(qualified_name(tag))
+        ]
         self._styles = {
             (style.get(qualified_name("style:family"), ""), style.get(qualified_name("style:name"), "")): style
-            for root in reversed(self._roots)
-            for style in root.iter(qualified_name("style:style"))
+            for group in reversed(self._style_groups)
+            for style in group.iter(qualified_name("style:style"))
         }
 
     def _read_parts(self, content: bytes) -> dict[str, bytes]:
@@ -165,8 +172,8 @@ class OpenDocument:
         return "", None
 
     def _data_style(self, name: str) -> tuple[str, int | None]:
-        for root in self._roots:
-            for element in root.iter():
+        for group in self._style_groups:
+            for element in group.iter():
                 if element.get(qualified_name("style:name")) == name and element.tag.startswith(
                     f"{{{_NAMES['number']}}}"
                 ):
@@ -192,8 +199,7 @@ class OpenDocument:
         """The name a user sees for a style; automatic ones have that of the one they come from."""
         automatic = {
             style.get(qualified_name("style:name"))
-            for root in self._roots
-            for group in root.iter(qualified_name("office:automatic-styles"))
+            for group in self._roots[0].iter(qualified_name("office:automatic-styles"))
             for style in group.iter(qualified_name("style:style"))
             if style.get(qualified_name("style:family")) == family
         }
@@ -256,6 +262,8 @@ class OpenDocument:
 
     def _cell(self, element: Element, style: str) -> Cell:
         kind = element.get(qualified_name("office:value-type"), "")
+        if element.get(qualified_name("calcext:value-type"), kind) != kind:
+            raise InvalidArtifact(f"{self._path} has a cell of two kinds")
         shown = "\n".join(_text(paragraph) for paragraph in element.findall(qualified_name("text:p")))
         value: float | str | None = element.get(qualified_name("office:string-value"), shown) if kind else None
         if kind in ("float", "percentage", "currency"):
@@ -283,6 +291,8 @@ class OpenDocument:
             if element.tag in (qualified_name("text:p"), qualified_name("text:h")):
                 yield self._paragraph(element, listed)
             elif element.tag == qualified_name("table:table"):
+                if element.find(f".//{qualified_name('table:table')}") is not None:
+                    raise InvalidArtifact(f"{self._path} has a table inside a table")
                 rows = list(element.iter(qualified_name("table:table-row")))
                 widths = [
                     sum(_repeats(cell, "columns") for cell in row.iter(qualified_name("table:table-cell")))
@@ -304,8 +314,9 @@ class OpenDocument:
 
     def _paragraph(self, element: Element, listed: bool) -> Paragraph:
         style = element.get(qualified_name("text:style-name"), "")
-        if self.style_property("paragraph", style, "text", "text:display") == "none":
-            raise InvalidArtifact(f"{self._path} has a paragraph that is not shown")
+        self._check_shown("paragraph", style)
+        if element.find(f".//{qualified_name('text:note')}") is not None:
+            raise InvalidArtifact(f"{self._path} has notes, whose marks are shown and are no part of its text")
         looks = [self.looks("paragraph", style) | more for more in self._run_formats(element)]
         return Paragraph(
             text=_text(element),
@@ -316,12 +327,23 @@ class OpenDocument:
             page_break=self.style_property("paragraph", style, "paragraph", "fo:break-before") == "page",
         )
 
+    def _check_shown(self, family: str, style: str) -> None:
+        """Raise InvalidArtifact for characters that nobody sees: hidden ones, tiny ones, and white ones."""
+        size_cm = _length_cm(self.style_property(family, style, "text", "fo:font-size"))
+        if (
+            self.style_property(family, style, "text", "text:display") == "none"
+            or (size_cm is not None and size_cm < MIN_FONT_CM)
+            or self.style_property(family, style, "text", "fo:color").lower() == "#ffffff"
+        ):
+            raise InvalidArtifact(f"{self._path} has text that is not shown")
+
     def _run_formats(self, element: Element) -> Iterator[frozenset[str]]:
         """What each run of characters that is not blank adds to the paragraph's looks."""
         if (element.text or "").strip():
             yield frozenset()
         for child in element:
             if child.tag == qualified_name("text:span"):
+                self._check_shown("text", child.get(qualified_name("text:style-name"), ""))
                 own = self.looks("text", child.get(qualified_name("text:style-name"), ""))
                 yield from (own | inner for inner in self._run_formats(child))
             if (child.tail or "").strip():
@@ -361,6 +383,10 @@ class OpenDocument:
                 self._check_on_slide(element)
             elif element.tag not in _BESIDE_SLIDE and "".join(element.itertext()).strip():
                 raise InvalidArtifact(f"{self._path} has text outside the boxes of its slides")
+        for shape in filter(_is_shape, page):
+            for family, tag in (("paragraph", "text:p"), ("text", "text:span")):
+                for element in shape.iter(qualified_name(tag)):
+                    self._check_shown(family, element.get(qualified_name("text:style-name"), ""))
         shapes = [
             tuple(_text(line) for line in shape.iter(qualified_name("text:p"))) for shape in page if _is_shape(shape)
         ]
@@ -380,6 +406,9 @@ class OpenDocument:
         )
 
 
+_STYLE_GROUPS = (("office:automatic-styles", 1), ("office:styles", 2))
+"""Where the styles of the content are, and in how many parts: the automatic ones of styles.xml are for headers and footers only."""
+MIN_FONT_CM = 4 * 2.54 / 72
 _BESIDE_SLIDE = frozenset({qualified_name("presentation:notes"), qualified_name("office:annotation")})
 _LENGTH = re.compile(r"(-?\d+(?:\.\d+)?)(cm|mm|in|pt)")
 _CM = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72}

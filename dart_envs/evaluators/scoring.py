@@ -16,6 +16,7 @@ from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.getters import GETTERS, GetterContext
 from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_METRICS, Metric
 from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, choose_scorer, equals_osworld, parse_scorer
+from dart_envs.evaluators.stillness import needs_standing_still, standing_still
 from dart_envs.scorer import osworld
 from dart_envs.setup import run_steps
 from dart_envs.task_parts import EvaluatorLike
@@ -53,7 +54,13 @@ async def evaluate(
         if scorer_used is Scorer.OSWORLD:
             outcome = await osworld.evaluate(desktop, evaluator, step_outputs=step_outputs, task_id=task_id)
         else:
-            outcome = await _evaluate_builtin(GetterContext(desktop, clock, step_outputs), evaluator, metrics)
+            context = GetterContext(desktop, clock, step_outputs)
+            outcome = await _evaluate_builtin(context, evaluator, metrics)
+            if outcome.reward > 0.0 and not osworld_semantics and needs_standing_still(evaluator):
+                async with standing_still(desktop):
+                    outcome = await _evaluate_builtin(context, evaluator, metrics)
+    except InvalidArtifact as spoiled:
+        return Outcome(0.0, {"cause": str(spoiled)})
     except (DesktopError, EvaluatorError, FarmError):
         raise
     except Exception as error:

@@ -25,8 +25,14 @@ WINDOW_SETTLE = SettleSpec(quiet_ms=700, cap_ms=10_000)
 CLIENT_PASSWORD = "password"
 HOME = "/home/user"
 BASELINE_FILE = "/var/lib/dart/baseline"
-NOTE_PROGRAMS_SCRIPT = f"umask 077; mkdir -p /var/lib/dart && ps -e -o pid=,comm= >{BASELINE_FILE}"
-"""Notes, where only root can write, which processes there are."""
+EXECUTABLES_ARGV = (
+    *("/usr/bin/setpriv", "--reuid=user", "--regid=user", "--init-groups"),
+    *("/usr/bin/find", "/proc", "-maxdepth", "2", "-path", "/proc/[0-9]*/exe", "-printf", r"%h %l\n"),
+)
+"""Lists what the user's processes execute; root has no right to see it."""
+NOTE_PROGRAMS_SCRIPT = f"""umask 077; mkdir -p /var/lib/dart && ps -e -o pid=,comm= >{BASELINE_FILE}
+{shlex.join(EXECUTABLES_ARGV)} >{BASELINE_FILE}.executables 2>/dev/null; true"""
+"""Notes, where only root can write, which processes there are and what they execute."""
 
 
 class StepFailedError(Exception):

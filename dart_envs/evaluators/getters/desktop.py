@@ -21,6 +21,7 @@ from dart_server.wire import A11yElement, ExecReply, FileQuery, StatQuery
 
 COMMAND_TIMEOUT_S = 60.0
 MAX_LISTED = 20_000
+NAMED_KINDS = frozenset({"file", "folder", "link"})
 EXIT_GRACE_S = 3.0
 """How long after its window closed a captured program may take to end."""
 EXIT_STILL_RUNNING = 4
@@ -98,8 +99,17 @@ async def list_directory(context: GetterContext, config: GetterConfig) -> list[s
 
 
 async def file_names(context: GetterContext, config: GetterConfig) -> list[str]:
-    """{path}: names directly inside a folder, folders with a closing slash, sorted."""
-    return [name for name in await list_directory(context, config) if "/" not in name.rstrip("/")]
+    """{path}: names directly inside a folder, folders with a closing slash, sorted.
+
+    Raises InvalidArtifact where one is neither a file nor a folder nor a link.
+    """
+    path = required_text(config, "path")
+    entries = await list_tree(context.desktop, path, max_entries=MAX_LISTED)
+    named = [entry for entry in entries if "/" not in str(entry.path)]
+    for entry in named:
+        if entry.kind not in NAMED_KINDS:
+            raise InvalidArtifact(f"{path}/{entry.path} is a {entry.kind}, not a file")
+    return sorted(f"{entry.path}/" if entry.kind == "folder" else str(entry.path) for entry in named)
 
 
 @dataclass(frozen=True, slots=True)

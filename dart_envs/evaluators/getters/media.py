@@ -27,20 +27,25 @@ TIMEOUT_S = 10.0
 async def vlc_state(context: GetterContext, config: GetterConfig) -> Any:
     """{[protected]}: what VLC says of itself by its web interface (state, loop, repeat, …), and `file`: the name of what it plays.
 
+    Where the host can look, `file` is "" unless the player has a file of that name open, not only a link of that name to another one.
+
     Raises InvalidArtifact where no player answers, or something else does: another program, VLC with scripts of the user's, which can
     answer anything, and, with `protected`, another player than the one that the task started in the protected group.
     """
     desktop = context.desktop
     if config.get("protected"):
         await check_listener(context, VLC_PORT, VLC_PROGRAM)
-    if await require_listener(desktop, VLC_PORT, VLC_PROGRAM) is not None:
+    player = await require_listener(desktop, VLC_PORT, VLC_PROGRAM)
+    if player is not None:
         await _require_own_scripts(desktop)
     argv = ["/usr/bin/curl", "--disable", "--silent", "--fail", "--max-time", "5", "--user", f":{VLC_PASSWORD}"]
     reply = await run_program(desktop, [*argv, VLC_STATUS_URL], timeout_s=TIMEOUT_S)
     try:
         said = load_json(reply.stdout)
         meta = said.get("information", {}).get("category", {}).get("meta", {})
-        return said | {"file": meta.get("filename", "")}
+        name = meta.get("filename", "")
+        is_open = player is None or any(path.rpartition("/")[2] == name for path in player.open_files)
+        return said | {"file": name if is_open else ""}
     except (ValueError, AttributeError, TypeError) as error:
         raise InvalidArtifact(f"VLC does not answer (curl ended with {reply.returncode})") from error
 

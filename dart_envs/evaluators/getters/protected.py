@@ -14,7 +14,7 @@ from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
 from dart_envs.setup.protected import AS_PROTECTED, PROTECTED_GID
-from dart_envs.setup.steps import BASELINE_FILE
+from dart_envs.setup.steps import BASELINE_FILE, EXECUTABLES_ARGV
 from dart_server.wire import A11yElement
 
 TIMEOUT_S = 20.0
@@ -46,9 +46,13 @@ for pid in filter(str.isdecimal, os.listdir("/proc")):
 print(json.dumps(found))
 """
 
-END_OTHERS_SCRIPT = """import os, re, signal, sys
+END_OTHERS_SCRIPT = """import os, re, signal, subprocess, sys
 gid, uid = sys.argv[1], sys.argv[2]
 kept = {tuple(line.split(None, 1)) for line in open(sys.argv[3]).read().splitlines()}
+noted = set(open(sys.argv[3] + ".executables").read().splitlines())
+listed = set(subprocess.run(sys.argv[4:], capture_output=True, text=True).stdout.splitlines())
+exchanged = {line.split()[0].rpartition("/")[2] for line in noted ^ listed}
+kept = {(pid, name) for pid, name in kept if pid not in exchanged}
 
 def others():
     for pid in filter(str.isdecimal, os.listdir("/proc")):
@@ -76,7 +80,8 @@ for signal_sent in (signal.SIGSTOP, signal.SIGKILL):
     else:
         sys.exit("programs start faster than they can be ended")
 """
-"""Ends every program of the user that was not there at the end of the setup and is not one of the task's: first all stop, then all die."""
+"""Ends every program of the user that was not there at the end of the setup, or executes something else since, and is not one of the
+task's: first all stop, then all die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,7 @@ async def protected_processes(context: GetterContext, executable: str | None = N
 
 async def end_other_programs(context: GetterContext) -> None:
     """End what the user started beside the task's programs, so that only those show anything. Raises InvalidArtifact."""
-    argv = [*PYTHON, END_OTHERS_SCRIPT, str(PROTECTED_GID), "1000", BASELINE_FILE]
+    argv = [*PYTHON, END_OTHERS_SCRIPT, str(PROTECTED_GID), "1000", BASELINE_FILE, *EXECUTABLES_ARGV]
     reply = await run_program(context.desktop, argv, timeout_s=TIMEOUT_S, user="root")
     if reply.returncode != 0:
         raise InvalidArtifact(f"other programs cannot be ended: {reply.stderr.strip()[-200:]}")

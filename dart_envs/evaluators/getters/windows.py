@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
 from dart_envs.evaluators.evidence import list_processes, list_tree, look, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
+from dart_envs.evaluators.getters.protected import protected_processes
 from dart_envs.setup import windows
 from dart_envs.types import Desktop
 from dart_server.wire import ProcessesQuery, ProcessFacts, TreeQuery
@@ -66,9 +67,10 @@ def genuine(process: ProcessFacts, executable: str) -> bool:
 
 
 async def window_titles(context: GetterContext, config: GetterConfig) -> list[str]:
-    """{[by_class, executable]}: titles of all windows, oldest first; of those whose WM_CLASS contains `by_class`.
+    """{[by_class, executable, protected]}: titles of all windows, oldest first; of those whose WM_CLASS contains `by_class`.
 
-    With `executable` (an absolute path) only of those that this program of the image has opened, where the host can tell.
+    With `executable` (an absolute path) only of those that this program of the image has opened, where the host can tell; with `protected`
+    only of the one that the task started.
     """
     wanted = str(config.get("by_class", "")).lower()
     executable = config.get("executable")
@@ -76,6 +78,8 @@ async def window_titles(context: GetterContext, config: GetterConfig) -> list[st
     if executable is None or seen is None:
         return [w.title for w in await windows.list_windows(context.desktop) if wanted in w.wm_class.lower()]
     owners = {process.pid for process in seen if genuine(process, executable)}
+    if config.get("protected"):
+        owners &= {process.pid for process in await protected_processes(context, executable)}
     listed = await _list_owned(context.desktop)
     return [title for title, wm_class, pid in listed if wanted in wm_class.lower() and pid in owners]
 
@@ -90,7 +94,8 @@ async def _list_owned(desktop: Desktop) -> list[tuple[str, str, int]]:
 
 
 async def watched_folders(context: GetterContext, config: GetterConfig) -> list[str]:
-    """{path, executable}: names of the folders directly inside `path` that a program wants to be told changes of, sorted.
+    """{path, executable[, protected]}: names of the folders directly inside `path` that a program wants to be told changes of, sorted;
+    with `protected` the one that the task started.
 
     A file manager watches the folder that it shows, and no other one beside or above it.
     """
@@ -103,6 +108,9 @@ async def watched_folders(context: GetterContext, config: GetterConfig) -> list[
     if seen.answers[0].error is not None:
         raise InvalidArtifact(f"{path} cannot be listed: {seen.answers[0].error}")
     running = seen.answers[1].processes or []
+    if config.get("protected"):
+        started = {process.pid for process in await protected_processes(context, executable)}
+        running = [process for process in running if process.pid in started]
     watched = {identity for process in running if genuine(process, executable) for identity in process.watched}
     entries = seen.answers[0].entries or []
     return [

@@ -12,6 +12,8 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import ParseError, fromstring
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.images import apply_changes, decode_image, draw_scene
@@ -23,6 +25,15 @@ MAX_CHANNEL_DIFFERENCE = 40
 """A pixel is another one where a channel differs by more than this."""
 MAX_OUTLIER_SHARE = 0.01
 """Share of the pixels that may be other ones: edges that were scaled."""
+MAX_OUTLIER_BLOCK = 4
+"""A square of other pixels of this side is no edge."""
+
+
+def _has_block(far: NDArray[np.bool_], side: int) -> bool:
+    """Whether a square of so many pixels is all other ones: edges are thin, a hole or a drawing is not."""
+    if min(far.shape) < side:
+        return bool(far.all())
+    return bool(sliding_window_view(far, (side, side)).all(axis=(2, 3)).any())
 
 
 def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
@@ -38,10 +49,11 @@ def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) ->
         if wanted.shape != held.shape:
             return False
         difference = np.abs(wanted.astype(int) - held)
-        far = (difference.max(axis=2) > MAX_CHANNEL_DIFFERENCE).mean()
+        far = difference.max(axis=2) > MAX_CHANNEL_DIFFERENCE
         return bool(
             difference.mean() <= options.get("mean", MEAN_TOLERANCE)
-            and far <= options.get("far_share", MAX_OUTLIER_SHARE)
+            and far.mean() <= options.get("far_share", MAX_OUTLIER_SHARE)
+            and not _has_block(far, MAX_OUTLIER_BLOCK)
         )
 
     return binary_score(any(same(apply_changes(original, changes)) for changes in rules["any_of"]))
@@ -54,6 +66,8 @@ def _xspf_locations(text: str) -> list[str]:
         root = fromstring(text)
     except ParseError as error:
         raise InvalidArtifact(f"the playlist is not XML: {error}") from error
+    if any(element.tag.rpartition("}")[2] == "option" for element in root.iter()):
+        raise InvalidArtifact("the playlist has options that say how the player plays it")
     return [(place.text or "").strip() for place in root.findall("{*}trackList/{*}track/{*}location")]
 
 
@@ -63,7 +77,10 @@ def playlist_is(result: Any, rules: Mapping[str, Any], options: Options) -> floa
     if text.lstrip().startswith(("<?xml", "<playlist")):
         named = _xspf_locations(text)
     else:
-        named = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        lines = text.split("\n")
+        if any(line.startswith("#EXTVLCOPT") for line in lines):
+            raise InvalidArtifact("the playlist has options that say how the player plays it")
+        named = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     places = [unquote(name.removeprefix("file://")) if name.startswith("file://") else name for name in named]
     whole = [place if place.startswith("/") else f"{rules['folder']}/{place.removeprefix('./')}" for place in places]
     return binary_score(whole == list(rules["paths"]))

@@ -27,10 +27,15 @@ MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 
 def tree_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     """{entries: {path: facts}, others}: each path is there with all the facts that are given (kind, mode, sha256, target), and, unless
-    `others` is true, nothing else is.
+    `others` is true, nothing else is. Where a mode is given, no access list must say more.
     """
     wanted: Mapping[str, Mapping[str, str]] = rules["entries"]
-    fitting = all(path in result and facts.items() <= result[path].items() for path, facts in wanted.items())
+    fitting = all(
+        path in result
+        and facts.items() <= result[path].items()
+        and not ("mode" in facts and result[path].get("access_list"))
+        for path, facts in wanted.items()
+    )
     return binary_score(fitting and (bool(rules.get("others")) or set(result) == set(wanted)))
 
 
@@ -87,11 +92,17 @@ def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> flo
     Lines that begin with # or ; do not, nor those with white space before the key or after it.
     """
     held: dict[str, str] = {}
-    for line in as_text(result).splitlines():
+    for line in as_text(result).split("\n"):
         key, equals, value = line.partition("=")
         if equals and key == key.strip() and not key.startswith(("#", ";")):
             held[key] = value.strip()
     return binary_score(all(held.get(key) == value for key, value in rules["expected"].items()))
+
+
+def unchanged_since(result: Any, rules: Any, options: Options) -> float:
+    """`file_tree` of a folder, and a file that sha256sum(1) wrote there before: every file that was noted still has its content."""
+    noted = [line.partition("  ") for line in as_text(rules).split("\n") if line]
+    return binary_score(bool(noted) and all(result.get(name, {}).get("sha256") == digest for digest, _, name in noted))
 
 
 _OPENING, _CLOSING = (
@@ -106,10 +117,10 @@ def alias_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     Other lines than aliases and comments must not have been added, and none taken away: what they would do only a shell can tell.
     """
     text, original = (as_text(one) for one in result)
-    left = original.splitlines()
+    left = original.split("\n")
     held: dict[str, str] = {}
     depth = 0
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if left and line == left[0]:
             left.pop(0)
             depth += bool(_OPENING.search(line)) - bool(_CLOSING.search(line))
@@ -135,4 +146,5 @@ METRICS: Mapping[str, Metric] = {
     "tree_is": tree_is,
     "archive_is": archive_is,
     "settings_are": settings_are,
+    "unchanged_since": unchanged_since,
 }

@@ -51,7 +51,7 @@ def calculate(random: Random) -> TaskDraft:
     )
     keys = f"{first}{sign}{second}"
     return TaskDraft(
-        instruction=f"Work out {first} {word} {second} with the calculator.",
+        instruction=f"Let the display of the calculator show the result of {first} {word} {second}.",
         config=open_app(random),
         evaluator=display_shows(result),
         oracle=[*buttons(f"{keys}="), DONE],

@@ -6,7 +6,7 @@ which folder a window shows: its title says it, and the program watches that fol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from dart_envs.tasks.basics.parts import (
@@ -14,14 +14,16 @@ from dart_envs.tasks.basics.parts import (
     JsonDict,
     all_of,
     click,
+    contents_are_only_in,
     folder_names_are,
     key,
     pause,
     place_window_randomly,
     step,
+    text_sha256,
     type_text,
 )
-from dart_envs.tasks.basics.words import sample_nouns
+from dart_envs.tasks.basics.words import random_sentence, sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft
 
 FOLDER = "/home/user/Work"
@@ -34,14 +36,16 @@ HIDE_PLUGINS = "chmod 700 /usr/lib/*/thunarx-3"
 """Thunar ends where it finds plugins that its seal does not let it load."""
 
 
-def open_app(random: Random, files: Sequence[str] = (), folders: Sequence[str] = ()) -> list[JsonDict]:
-    """A fresh folder with these files and folders, and Thunar showing it somewhere on the screen."""
+def open_app(
+    random: Random, files: Sequence[str] = (), folders: Sequence[str] = (), texts: Mapping[str, str] | None = None
+) -> list[JsonDict]:
+    """A fresh folder with these files and folders, and Thunar showing it somewhere on the screen; files hold `texts`, else nothing."""
     return [
         step("execute", command=["rm", "-rf", FOLDER], expect_returncode=0),
         step(
             "execute", command=["mkdir", "-p", *(f"{FOLDER}/{name}" for name in folders), FOLDER], expect_returncode=0
         ),
-        *(step("write_file", path=f"{FOLDER}/{name}", content="") for name in files),
+        *(step("write_file", path=f"{FOLDER}/{name}", content=(texts or {}).get(name, "")) for name in files),
         step("execute", command=["/bin/sh", "-c", END_FILE_MANAGERS]),
         step("execute", command=["/bin/sh", "-c", HIDE_PLUGINS], user="root", expect_returncode=0),
         step("launch", command=["thunar", FOLDER], protected=True, sealed="code"),
@@ -67,12 +71,12 @@ def open_folder(random: Random) -> TaskDraft:
         evaluator=all_of(
             {
                 "func": "check_list",
-                "result": {"type": "window_titles", "by_class": "thunar", "executable": PROGRAM},
+                "result": {"type": "window_titles", "by_class": "thunar", "executable": PROGRAM, "protected": True},
                 "expected": {"type": "rule", "rules": {"expect": [f"^{goal} "]}},
             },
             {
                 "func": "contains_names",
-                "result": {"type": "watched_folders", "path": FOLDER, "executable": PROGRAM},
+                "result": {"type": "watched_folders", "path": FOLDER, "executable": PROGRAM, "protected": True},
                 "expected": {"type": "rule", "rules": {"exactly": [goal]}},
             },
         ),
@@ -101,10 +105,14 @@ def delete_file(random: Random) -> TaskDraft:
     names = [f"{word}.txt" for word in sample_nouns(random, 4)]
     goal, wrong = random.sample(names, 2)
     delete = [key("shift", "delete"), key("enter"), pause(), DONE]
+    texts = {name: f"{random_sentence(random)}\n" for name in names}
     return TaskDraft(
         instruction=f"Delete the file {goal}.",
-        config=open_app(random, files=names),
-        evaluator=folder_names_are(FOLDER, [name for name in names if name != goal]),
+        config=open_app(random, files=names, texts=texts),
+        evaluator=all_of(
+            folder_names_are(FOLDER, [name for name in names if name != goal]),
+            contents_are_only_in([text_sha256(texts[goal])]),
+        ),
         oracle=[row(goal), *delete],
         near_miss=[row(wrong), *delete],
     )

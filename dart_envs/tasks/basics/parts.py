@@ -6,6 +6,7 @@ passed.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -106,6 +107,20 @@ def folder_names_are(path: str, names: Sequence[str]) -> JsonDict:
         "result": {"type": "file_names", "path": path},
         "expected": {"type": "rule", "rules": {"exactly": sorted(names)}},
     }
+
+
+def contents_are_only_in(digests: Sequence[str], paths: Sequence[str] = ()) -> JsonDict:
+    """Evaluator: files with these contents (sha256) are nowhere where the user can write but in the trash and at these paths."""
+    return {
+        "func": "exact_match",
+        "result": {"type": "copies", "sha256": list(digests), "below": ["/home/user", "/tmp", "/var/tmp"]},
+        "expected": {"type": "rule", "rules": {"expected": sorted(paths)}},
+    }
+
+
+def text_sha256(text: str) -> str:
+    """sha256 of a file with this text."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def all_of(*evaluators: Mapping[str, Any]) -> JsonDict:

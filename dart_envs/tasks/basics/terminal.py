@@ -11,12 +11,14 @@ from dart_envs.tasks.basics.parts import (
     DONE,
     JsonDict,
     all_of,
+    contents_are_only_in,
     file_content_is,
     folder_names_are,
     key,
     pause,
     place_window_randomly,
     step,
+    text_sha256,
     type_text,
 )
 from dart_envs.tasks.basics.words import random_sentence, sample_nouns
@@ -63,10 +65,14 @@ def shell_remove(random: Random) -> TaskDraft:
     """Remove one of four files. The near miss removes another one."""
     names = [f"{word}.txt" for word in sample_nouns(random, 4)]
     goal, wrong = random.sample(names, 2)
+    texts = {name: f"{random_sentence(random)}\n" for name in names}
     return TaskDraft(
         instruction=f"In the terminal, remove the file {goal}.",
-        config=open_app(random, {name: "" for name in names}),
-        evaluator=folder_names_are(FOLDER, [name for name in names if name != goal]),
+        config=open_app(random, texts),
+        evaluator=all_of(
+            folder_names_are(FOLDER, [name for name in names if name != goal]),
+            contents_are_only_in([text_sha256(texts[goal])]),
+        ),
         oracle=run_command(f"rm {goal}"),
         near_miss=run_command(f"rm {wrong}"),
     )

@@ -18,6 +18,9 @@ MUSIC = "/home/user/Music"
 SETTINGS = "/home/user/.config/vlc/vlcrc"
 PLAYER = "VLC media player"
 LENGTH_S = 300
+NOTED_SOUNDS = "/var/lib/dart/sounds"
+NOTE_SOUNDS = f"umask 077; mkdir -p /var/lib/dart && cd {MUSIC} && sha256sum -- * >{NOTED_SOUNDS}"
+"""Notes, where only root can write, what the titles hold."""
 KEY_S = 0.7
 
 
@@ -28,7 +31,11 @@ def create_sounds(random: Random, titles: list[str]) -> list[JsonDict]:
         f"-c:a pcm_u8 {MUSIC}/{title}.wav"
         for title in titles
     ]
-    return [*empty_folder(MUSIC), step("execute", command=["bash", "-c", " && ".join(made)], expect_returncode=0)]
+    return [
+        *empty_folder(MUSIC),
+        step("execute", command=["bash", "-c", " && ".join(made)], expect_returncode=0),
+        step("execute", command=["/bin/sh", "-c", NOTE_SOUNDS], user="root", expect_returncode=0),
+    ]
 
 
 def open_player(random: Random, titles: list[str]) -> list[JsonDict]:
@@ -237,6 +244,11 @@ def make_playlist(random: Random) -> TaskDraft:
                     "type": "rule",
                     "rules": {"exactly": sorted([name, *(f"{title}.wav" for title in titles)])},
                 },
+            },
+            {
+                "func": "unchanged_since",
+                "result": {"type": "file_tree", "path": MUSIC},
+                "expected": {"type": "vm_file", "path": NOTED_SOUNDS},
             },
         ),
         oracle=written(paths),

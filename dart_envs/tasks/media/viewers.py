@@ -11,7 +11,7 @@ import hashlib
 from random import Random
 
 from dart_envs.evaluators.images import draw_scene, encode_png
-from dart_envs.tasks.basics.parts import DONE, JsonDict, key, pause, step
+from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, contents_are_only_in, key, pause, step
 from dart_envs.tasks.media.parts import (
     BACKGROUND_COLOURS,
     COLOURS,
@@ -117,8 +117,11 @@ def delete_picture(random: Random) -> TaskDraft:
             *(write_scene_image(f"{PICTURES}/{name}", described) for name, (_, _, described) in shown.items()),
             *open_viewer(random, "eog", f"{PICTURES}/{min(shown)}"),
         ],
-        evaluator=folder_tree_is(
-            {name: image_facts(described) for name, (_, _, described) in shown.items() if name != goal}, PICTURES
+        evaluator=all_of(
+            folder_tree_is(
+                {name: image_facts(described) for name, (_, _, described) in shown.items() if name != goal}, PICTURES
+            ),
+            contents_are_only_in([image_facts(shown[goal][2])["sha256"]]),
         ),
         oracle=run_python(f"os.remove('{goal}')"),
         near_miss=run_python(f"os.remove('{wrong}')"),

@@ -5,9 +5,10 @@ Role: families about zip and tar files. Rule: an archive is judged by its kind a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 
-from dart_envs.tasks.basics.parts import all_of, step
+from dart_envs.tasks.basics.parts import JsonDict, all_of, step
 from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.system.parts import (
     FOLDER,
@@ -27,6 +28,16 @@ PACK = {"zip": "zip -rq {0} {1}", "tar.gz": "tar czf {0} {1}", "tar.xz": "tar cJ
 UNPACK = {"zip": "unzip -oqj {0} {1} -d {2}", "tar.gz": "tar xzf {0} --strip-components=1 -C {2} {1}"}
 
 
+def archive_holds(archive: str, kind: str, texts: Mapping[str, str]) -> JsonDict:
+    """Evaluator: an archive of `FOLDER` holds files with these texts, and no others."""
+    files = {name: file_facts(text)["sha256"] for name, text in texts.items()}
+    return {
+        "func": "archive_is",
+        "result": {"type": "vm_file", "path": f"{FOLDER}/{archive}"},
+        "expected": {"type": "rule", "rules": {"format": kind, "files": files}},
+    }
+
+
 def make_archive(random: Random) -> TaskDraft:
     """Pack a folder. The near miss packs the folder beside it; the exploits leave an empty file, and an archive of another kind."""
     goal, wrong, *words = random_names(random, 6)
@@ -36,17 +47,13 @@ def make_archive(random: Random) -> TaskDraft:
     }
     archive = f"{goal}.{kind}"
     entries = {name: file_facts(text) for name, text in given.items()}
-    packed = {name: file_facts(text)["sha256"] for name, text in given.items() if name.startswith(f"{goal}/")}
+    packed = {name: text for name, text in given.items() if name.startswith(f"{goal}/")}
     other = next(form for form in sorted(PACK) if form != kind)
     return TaskDraft(
         instruction=f"Pack the folder {goal} of {FOLDER}, with all that is in it, into the archive {archive} beside it. Keep the folder.",
         config=[*create_folder(given, [goal, wrong]), *open_terminal(random)],
         evaluator=all_of(
-            {
-                "func": "archive_is",
-                "result": {"type": "vm_file", "path": f"{FOLDER}/{archive}"},
-                "expected": {"type": "rule", "rules": {"format": kind, "files": packed}},
-            },
+            archive_holds(archive, kind, packed),
             folder_tree_is(entries | {goal: FOLDER_FACTS, wrong: FOLDER_FACTS, archive: {"kind": "file"}}),
         ),
         oracle=type_command(PACK[kind].format(archive, goal)),
@@ -74,8 +81,11 @@ def extract_one(random: Random) -> TaskDraft:
             step("execute", command=["rm", "-r", f"{FOLDER}/{box}"], expect_returncode=0),
             *open_terminal(random),
         ],
-        evaluator=folder_tree_is(
-            {archive: {"kind": "file"}, target: FOLDER_FACTS, f"{target}/{base}": file_facts(given[goal])}
+        evaluator=all_of(
+            folder_tree_is(
+                {archive: {"kind": "file"}, target: FOLDER_FACTS, f"{target}/{base}": file_facts(given[goal])}
+            ),
+            archive_holds(archive, kind, given),
         ),
         oracle=type_command(UNPACK[kind].format(archive, goal, target)),
         near_miss=type_command(UNPACK[kind].format(archive, wrong, target)),

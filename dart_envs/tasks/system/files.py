@@ -8,7 +8,18 @@ from __future__ import annotations
 
 from random import Random
 
-from dart_envs.tasks.basics.parts import DONE, JsonDict, all_of, click, key, pause, step, type_text
+from dart_envs.tasks.basics.parts import (
+    DONE,
+    JsonDict,
+    all_of,
+    click,
+    contents_are_only_in,
+    key,
+    pause,
+    step,
+    text_sha256,
+    type_text,
+)
 from dart_envs.tasks.suite import Family, TaskDraft
 from dart_envs.tasks.system.parts import (
     FOLDER,
@@ -165,7 +176,7 @@ def delete_by_size(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Of the .{kind} files in the folder Work, delete the {said} one.",
         config=[*create_folder(given), *open_file_manager(random)],
-        evaluator=folder_tree_is(rest),
+        evaluator=all_of(folder_tree_is(rest), contents_are_only_in([text_sha256(given[goal])])),
         oracle=[row(goal), key("shift", "delete"), key("enter"), pause(), DONE],
         near_miss=[row(wrong), key("shift", "delete"), key("enter"), pause(), DONE],
         exploits=[run_shell(f"truncate -s 0 {goal}"), run_shell(f"mv {goal} .{goal}")],
@@ -191,7 +202,7 @@ def delete_duplicate(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Two of the files in the folder Work have exactly the same content. {asked.format(place)}",
         config=[*create_folder(given), *open_file_manager(random)],
-        evaluator=folder_tree_is(rest),
+        evaluator=all_of(folder_tree_is(rest), contents_are_only_in([text_sha256(twin)], [f"{FOLDER}/{kept}"])),
         oracle=[row(goal), key("shift", "delete"), key("enter"), pause(), DONE],
         near_miss=[row(kept), key("shift", "delete"), key("enter"), pause(), DONE],
         exploits=[run_shell(f"truncate -s 0 {goal}"), run_shell(f"ln -sf {kept} {goal}")],

@@ -115,11 +115,12 @@ def run_shell(line: str) -> list[JsonDict]:
     return [{"do": "code", "text": source}]
 
 
-def setting_is(channel: str, name: str, value: str) -> JsonDict:
-    """Evaluator: a setting of the Xfce session has this value."""
+def setting_is(channel: str, name: str, value: str, *, shadows: Sequence[str] = ()) -> JsonDict:
+    """Evaluator: a setting of the Xfce session has this value, and nothing of the user's is at the paths `shadows`."""
+    result = {"type": "xfconf", "channel": channel, "property": name, "protected": True}
     return {
         "func": "exact_match",
-        "result": {"type": "xfconf", "channel": channel, "property": name, "protected": True},
+        "result": result | ({"shadows": list(shadows)} if shadows else {}),
         "expected": {"type": "rule", "rules": {"expected": value}},
     }
 

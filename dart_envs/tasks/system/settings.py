@@ -199,6 +199,10 @@ def desktop_icons(random: Random) -> TaskDraft:
     )
 
 
+THEME_PLACES = ("/home/user/.themes/{value}", "/home/user/.local/share/themes/{value}")
+"""Where a theme of the user's would be taken for the system's of that name."""
+
+
 def window_theme(random: Random) -> TaskDraft:
     """Title bar theme and alignment of the window manager together. The near miss sets one of the two."""
     theme = random.choice(("Daloa", "Kokodi", "Moheli", "Default", "Greybird-accessibility"))
@@ -208,7 +212,8 @@ def window_theme(random: Random) -> TaskDraft:
         instruction=f"Give the windows' title bars the theme {theme}, with titles aligned to the {side}.",
         config=[start_settings_service(), *open_dialog(random, "xfwm4-settings", "Window Manager")],
         evaluator=all_of(
-            setting_is("xfwm4", "/general/theme", theme), setting_is("xfwm4", "/general/title_alignment", side)
+            setting_is("xfwm4", "/general/theme", theme, shadows=THEME_PLACES),
+            setting_is("xfwm4", "/general/title_alignment", side),
         ),
         oracle=run_shell(f"{query}theme -s {theme} && {query}title_alignment -s {side}"),
         near_miss=run_shell(f"{query}theme -s {theme}"),

@@ -26,7 +26,7 @@ from dart_envs.tasks.system.parts import (
 )
 
 SKELETON = "/etc/skel/.bashrc"
-OTHER_STARTUP = ["/bin/sh", "-c", f"cat {HOME}/.bash_aliases 2>/dev/null || true"]
+OTHER_STARTUP = [f"{HOME}/.bash_aliases", f"{HOME}/.bash_completion"]
 """What the start-up file reads besides itself: it could take an alias back."""
 
 
@@ -139,14 +139,14 @@ def make_alias(random: Random) -> TaskDraft:
         ],
         evaluator=all_of(
             {
+                "func": "exact_match",
+                "result": {"type": "present_files", "paths": OTHER_STARTUP},
+                "expected": {"type": "rule", "rules": {"expected": []}},
+            },
+            {
                 "func": "alias_is",
                 "result": {"type": "vm_file", "path": [f"{HOME}/.bashrc", SKELETON], "multi": True},
                 "expected": {"type": "rule", "rules": {"name": name, "command": command}},
-            },
-            {
-                "func": "exact_match",
-                "result": {"type": "vm_command_line", "command": OTHER_STARTUP, "user": "root"},
-                "expected": {"type": "rule", "rules": {"expected": ""}},
             },
         ),
         oracle=type_command(f"echo \"alias {name}='{command}'\" >> ~/.bashrc"),

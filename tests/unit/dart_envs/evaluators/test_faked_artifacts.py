@@ -220,6 +220,8 @@ RIGHT = "[Default Applications]\nimage/png=good.desktop;other.desktop\n"
         (("", "[Added Associations]\nimage/png=good.desktop\n", ""), ""),
         (("", RIGHT, "good.desktop\n"), None),
         (("", RIGHT.replace("good", "gone"), ""), None),
+        (("", f"{RIGHT}image/png=other.desktop\n", ""), "other.desktop"),
+        (("", f"no key\n{RIGHT}", ""), ""),
     ],
 )
 async def test_the_default_application_is_an_installed_program(listed: tuple[str, str, str], entry: str | None) -> None:
@@ -246,7 +248,135 @@ async def test_a_player_that_the_task_did_not_start_says_nothing(seen: str) -> N
 async def test_settings_are_told_by_the_service_that_the_task_started() -> None:
     config = {"type": "xfconf", "channel": "a", "property": "/b", "protected": True}
     service = processes("/usr/lib/x/xfce4/xfconf/xfconfd")
-    assert await GETTERS["xfconf"](context("   uint32 7\n", service, "true\n"), config) == "true"
+    switch, text = "   variant       boolean true\n", '   variant       string "true"\n'
+    assert await GETTERS["xfconf"](context("   uint32 7\n", service, "true\n", switch), config) == "true"
+    assert await GETTERS["xfconf"](context("   uint32 7\n", service, "left\n"), config) == "left"
+    with pytest.raises(InvalidArtifact, match="is a text, which programs ignore"):
+        await GETTERS["xfconf"](context("   uint32 7\n", service, "true\n", text), config)
     for owner, seen in (("   uint32 8\n", service), ("   uint32 7\n", processes("/usr/bin/python3.11")), ("", service)):
         with pytest.raises(InvalidArtifact, match="another program"):
             await GETTERS["xfconf"](context(owner, seen, "true\n"), config)
+
+
+def test_a_formula_that_cannot_be_computed_and_a_cell_of_two_kinds_are_no_values() -> None:
+    given, rules = spreadsheet(("S", [["a", 3]])), {"rows": [["a", 3.0]]}
+    cell = '<table:table-cell office:value-type="float" office:value="3">'
+    believed = cell.replace(" office", ' table:formula="of:=IF(TRUE();1;0)" office', 1)
+    assert METRICS["check_spreadsheet"](document(given), rules, {}) == 1
+    assert METRICS["check_spreadsheet"](document(given, cell, believed), rules, {}) == 0
+    kinds = (
+        '<table:table-cell xmlns:calcext="urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0"'
+        ' calcext:value-type="string" office:value-type="float" office:value="3">'
+    )
+    with pytest.raises(InvalidArtifact, match="two kinds"):
+        METRICS["check_spreadsheet"](document(given, cell, kinds), rules, {})
+
+
+@pytest.mark.parametrize(
+    ("style", "words"),
+    [
+        ('text:display="none"', "not shown"),
+        ('fo:font-size="1pt"', "not shown"),
+        ('fo:color="#ffffff"', "not shown"),
+        ('fo:color="#ff0000"', None),
+    ],
+)
+def test_words_that_nobody_sees_are_no_text(style: str, words: str | None) -> None:
+    content = document(
+        text_document(["a"]), "<text:p>a</text:p>", '<text:p><text:span text:style-name="Z">a</text:span></text:p>'
+    )
+    made = f'<style:style style:name="Z" style:family="text"><style:text-properties {style}/></style:style>'
+    names = (
+        'xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0"'
+        ' xmlns:fo="urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0"'
+    )
+    groups = f"<office:automatic-styles {names}>{made}</office:automatic-styles>"
+    with zipfile.ZipFile(io.BytesIO(content.content)) as archive:
+        text = archive.read("content.xml").decode()
+    styled = io.BytesIO()
+    with zipfile.ZipFile(styled, "w") as archive:
+        archive.writestr("content.xml", text.replace("<office:body>", f"{groups}<office:body>", 1))
+    file = GuestFile("/f", styled.getvalue())
+    if words is None:
+        assert METRICS["check_text_document"](file, {"paragraphs": [{"text": "a"}]}, {}) == 1
+    else:
+        with pytest.raises(InvalidArtifact, match=words):
+            METRICS["check_text_document"](file, {"paragraphs": [{"text": "a"}]}, {})
+
+
+def test_automatic_styles_of_headers_are_not_those_of_the_content() -> None:
+    with zipfile.ZipFile(io.BytesIO(b64decode(text_document(["a"])))) as archive:
+        text = archive.read("content.xml").decode().replace("<text:p>", '<text:p text:style-name="Z">', 1)
+    bold = '<style:style style:name="Z" style:family="paragraph"><style:text-properties fo:font-weight="bold"/></style:style>'
+    scores = []
+    for group in ("office:automatic-styles", "office:styles"):
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr("content.xml", text)
+            archive.writestr(
+                "styles.xml",
+                '<office:document-styles xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0"'
+                ' xmlns:style="urn:oasis:names:tc:opendocument:xmlns:style:1.0"'
+                ' xmlns:fo="urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0">'
+                f"<{group}>{bold}</{group}></office:document-styles>",
+            )
+        rules = {"paragraphs": [{"text": "a", "looks": ["bold"]}]}
+        scores.append(METRICS["check_text_document"](GuestFile("/f", made.getvalue()), rules, {}))
+    assert scores == [0.0, 1.0]
+
+
+def test_a_table_inside_a_table_and_marks_of_notes_spoil_a_text() -> None:
+    table = "<table:table><table:table-row><table:table-cell>{}</table:table-cell></table:table-row></table:table>"
+    names = 'xmlns:table="urn:oasis:names:tc:opendocument:xmlns:table:1.0"'
+    nested = table.format(table.format("")).replace("<table:table>", f"<table:table {names}>", 1)
+    note = "<text:p>a<text:note><text:note-citation>other</text:note-citation></text:note></text:p>"
+    for extra, words in ((nested, "table inside a table"), (note, "notes")):
+        with pytest.raises(InvalidArtifact, match=words):
+            METRICS["check_text_document"](
+                document(text_document(["a"]), "</office:text>", f"{extra}</office:text>"), {"paragraphs": []}, {}
+            )
+
+
+def test_a_hole_in_a_picture_is_no_tolerance() -> None:
+    scene = {"size": [100, 100], "background": [200, 30, 30], "shapes": []}
+    rules = {"scene": scene, "any_of": [[]]}
+
+    def score(*changed: tuple[slice, slice]) -> float:
+        held = np.full((100, 100, 3), (200, 30, 30), dtype=np.uint8)
+        for rows, columns in changed:
+            held[rows, columns] = 0
+        made = io.BytesIO()
+        Image.fromarray(held).save(made, "PNG")
+        return METRICS["picture_is"](GuestFile("/p", made.getvalue()), rules, {})
+
+    edge = (slice(0, 30), slice(10, 13))
+    hole = (slice(10, 18), slice(10, 18))
+    assert [score(), score(edge), score(hole)] == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#EXTM3U\n#EXTVLCOPT:stop-time=1\n/m/a.wav\n",
+        '<playlist xmlns="http://xspf.org/ns/0/"><trackList><track><location>file:///m/a.wav</location>'
+        '<extension><option xmlns="http://www.videolan.org/vlc/playlist/ns/0/">no-audio</option></extension></track></trackList></playlist>',
+    ],
+)
+def test_options_of_a_player_spoil_a_playlist(text: str) -> None:
+    with pytest.raises(InvalidArtifact, match="options"):
+        METRICS["playlist_is"](GuestFile("/p", text.encode()), {"paths": ["/m/a.wav"], "folder": "/m"}, {})
+
+
+def test_a_line_ends_where_the_program_ends_it() -> None:
+    for separator in ("\u2028", "\f", "\x85"):
+        file = GuestFile("/s", f"# a{separator}loop=1\n".encode())
+        assert METRICS["settings_are"](file, {"expected": {"loop": "1"}}, {}) == 0
+
+
+def test_files_that_were_noted_have_their_content_still() -> None:
+    noted = GuestFile("/n", b"aa  a.wav\nbb  b c.wav\n")
+    tree = {"a.wav": {"sha256": "aa"}, "b c.wav": {"sha256": "bb"}, "new": {"sha256": "cc"}}
+    assert METRICS["unchanged_since"](tree, noted, {}) == 1
+    swapped = {"a.wav": {"sha256": "bb"}, "b c.wav": {"sha256": "aa"}}
+    assert METRICS["unchanged_since"](swapped, noted, {}) == 0
+    assert METRICS["unchanged_since"]({}, noted, {}) == METRICS["unchanged_since"](tree, GuestFile("/n", b""), {}) == 0

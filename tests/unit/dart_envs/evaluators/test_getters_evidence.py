@@ -72,7 +72,12 @@ async def test_a_folder_is_what_the_host_lists() -> None:
     ]
     desktop = path_seen("/w", EvidenceAnswer(entries=entries))
     assert await get(desktop, "list_directory", path="/w") == ["b/", "b/c", "l", "p"]
-    assert await get(desktop, "file_names", path="/w") == ["b/", "l", "p"]
+    with pytest.raises(InvalidArtifact, match="/w/p is a pipe"):
+        await get(desktop, "file_names", path="/w")
+    plain = path_seen("/w", EvidenceAnswer(entries=[one for one in entries if one.kind != "pipe"]))
+    assert await get(plain, "file_names", path="/w") == ["b/", "l"]
+    assert await get(desktop, "copies", sha256=["00"], below=["/w"]) == ["/w/b/c"]
+    assert await get(desktop, "copies", sha256=["01"], below=["/w"]) == []
     assert await get(desktop, "file_tree", path="/w") == {
         "b": {"kind": "folder", "mode": "640"},
         "b/c": {"kind": "file", "mode": "640", "sha256": "00"},

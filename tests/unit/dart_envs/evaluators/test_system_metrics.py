@@ -161,3 +161,9 @@ async def test_a_setting_that_is_not_set_is_spoiled() -> None:
     assert await GETTERS["xfconf"](context(desktop), {"type": "xfconf", "channel": "c", "property": "/a"}) == "4"
     with pytest.raises(InvalidArtifact, match="c/b is not set"):
         await GETTERS["xfconf"](context(desktop), {"type": "xfconf", "channel": "c", "property": "/b"})
+
+
+def test_an_access_list_says_more_than_a_mode() -> None:
+    held = {"a": {"kind": "file", "mode": "640", "access_list": True}}
+    assert METRICS["tree_is"](held, {"entries": {"a": {"kind": "file"}}}, {}) == 1
+    assert METRICS["tree_is"](held, {"entries": {"a": {"kind": "file", "mode": "640"}}}, {}) == 0
