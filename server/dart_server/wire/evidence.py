@@ -115,6 +115,7 @@ class FileFacts(_Answer):
         from_image: Whether it is unchanged from the image; not in a tree.
         path: Its path below the folder, in a tree.
         sha256: Digest of a file in a tree, where asked for.
+        access_list: Whether an entry of a tree has an access list beside its permission bits; only where it has.
     """
 
     kind: str
@@ -128,6 +129,7 @@ class FileFacts(_Answer):
     real_path: str | None = None
     from_image: bool | None = None
     path: str | None = None
+    access_list: bool | None = None
     sha256: str | None = None
 
 

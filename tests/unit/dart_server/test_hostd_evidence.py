@@ -126,6 +126,23 @@ def test_a_tree_tells_links_modes_and_digests(tmp_path: Path) -> None:
     assert next(e["sha256"] for e in tree if e["path"] == "a/b").startswith("98ea6e4f")
 
 
+def test_a_tree_tells_access_lists(tmp_path: Path) -> None:
+    for name in ("plain", "shared"):
+        (tmp_path / name).touch(mode=0o640)
+    user, named, group, mask, other = (0x01, 6), (0x02, 7), (0x04, 4), (0x10, 7), (0x20, 0)
+    numbers = {named: 33}
+    listed = b"".join(
+        struct.pack("<HHI", *one, numbers.get(one, 2**32 - 1)) for one in (user, named, group, mask, other)
+    )
+    try:
+        os.setxattr(tmp_path / "shared", evidence_files.ACCESS_LIST, struct.pack("<I", 2) + listed)
+    except OSError as error:
+        pytest.skip(f"this file system has no access lists: {error}")
+    with files_of(tmp_path) as files:
+        tree = files.tree(HostdTreeQuery("/", 10, 4, digests=False))
+    assert {entry["path"]: entry.get("access_list") for entry in tree} == {"plain": None, "shared": True}
+
+
 def test_a_slow_look_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").touch()
     monkeypatch.setattr(evidence_files, "DEADLINE_S", -1.0)

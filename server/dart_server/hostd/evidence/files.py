@@ -26,6 +26,7 @@ DIGESTS_NBYTES = 256 << 20
 """Of all files of one request."""
 CONTENTS_NBYTES = 64 << 20
 DEADLINE_S = 5.0
+ACCESS_LIST = "system.posix_acl_access"
 _CHUNK_NBYTES = 1 << 20
 _PLAIN_FILE_SYSTEMS = frozenset(
     {0x794C7630, 0x01021994, 0x858458F6, 0xEF53, 0x58465342, 0x9123683E, 0x2FC12FC1, 0xF2F52010}
@@ -181,6 +182,8 @@ class DesktopFiles:
                     content = self._read(file, DIGEST_LIMIT_NBYTES)
                 self._digests_left -= len(content)
                 facts["sha256"] = hashlib.sha256(content).hexdigest()
+        if facts["kind"] in ("file", "folder") and ACCESS_LIST in os.listxattr(f"/proc/self/fd/{descriptor}"):
+            facts["access_list"] = True
         return {**facts, "path": readable(path)}
 
     @contextmanager
