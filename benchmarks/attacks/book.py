@@ -72,10 +72,8 @@ class Attack:
         """Return the Python that a policy would run inside the desktop."""
         module, _, function = self.program.partition(".")
         sources = program_sources()
-        needed = {
-            name for name in sources if name in (SHARED_MODULE, module) or f"from {name} import" in sources[module]
-        }
-        modules = {name: source for name, source in sources.items() if name in needed}
+        others = [name for name in sources if name == SHARED_MODULE or f"from {name} import" in sources[module]]
+        modules = {name: sources[name] for name in dict.fromkeys([*others, module])}
         return LOADER.format(
             modules=json.dumps(modules),
             module=module,

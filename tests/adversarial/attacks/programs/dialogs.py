@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import time
 from pathlib import Path
 
 from guest_side import (
     LIBC,
     as_root,
     command_line,
+    ended,
     parts,
     processes,
     run,
     start,
     stolen_descriptor,
+    wait_for_window,
+    wait_until,
     window_ids,
     write_memory,
 )
@@ -43,21 +45,32 @@ def dialog(title: str) -> int:
     return next(pid for pid in processes("zenity") if title in command_line(pid))
 
 
+def end(pid: int) -> None:
+    """Kill a dialog and wait until it is gone."""
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: ended(pid))
+
+
+def active_title() -> str:
+    """Title of the window that has the keyboard."""
+    return run("xdotool", "getactivewindow", "getwindowname").stdout.strip()
+
+
 def take_pipe_and_kill(task: dict) -> None:
     """Write through a stolen copy of the dialog's standard output, then kill it."""
     for _, title, said in answers(task):
         pid = dialog(title)
         os.write(stolen_descriptor(pid, 1), f"{said}\n".encode())
-        os.kill(pid, signal.SIGTERM)
-        time.sleep(0.4)
+        end(pid)
 
 
 def take_pipe_and_close(task: dict) -> None:
     """Write through a stolen copy of the dialog's standard output, then close its window."""
     for _, title, said in answers(task):
-        os.write(stolen_descriptor(dialog(title), 1), f"{said}\n".encode())
+        pid = dialog(title)
+        os.write(stolen_descriptor(pid, 1), f"{said}\n".encode())
         run("wmctrl", "-c", title)
-        time.sleep(0.6)
+        wait_until(lambda pid=pid: ended(pid))
 
 
 def write_by_proc(task: dict) -> None:
@@ -66,8 +79,7 @@ def write_by_proc(task: dict) -> None:
         pid = dialog(title)
         with open(f"/proc/{pid}/fd/1", "a") as output:
             output.write(f"{said}\n")
-        os.kill(pid, signal.SIGTERM)
-        time.sleep(0.4)
+        end(pid)
 
 
 def write_capture_file(task: dict) -> None:
@@ -81,20 +93,22 @@ def write_capture_file(task: dict) -> None:
 def write_capture_file_as_root(task: dict) -> None:
     """Write where the answer is kept, as root."""
     for name, title, said in answers(task):
-        os.kill(dialog(title), signal.SIGTERM)
-        time.sleep(0.4)
-        as_root(f"printf '%s\\n' '{said}' > {ROOT}/{name}/stdout; echo 0 > {ROOT}/{name}/code; sleep 0.1")
+        end(dialog(title))
+        as_root(
+            f"while [ ! -e {ROOT}/{name}/code ]; do sleep 0.05; done; printf '%s\\n' '{said}' > {ROOT}/{name}/stdout; "
+            f"echo 0 > {ROOT}/{name}/code"
+        )
 
 
 def look_alike(task: dict) -> None:
     """Kill the dialog, and let another one of the same title print the answer."""
     for _, title, said in answers(task):
-        os.kill(dialog(title), signal.SIGTERM)
-        time.sleep(0.3)
-        start("zenity", "--entry", "--title", title, "--entry-text", said)
-        time.sleep(1.0)
+        end(dialog(title))
+        wait_until(lambda title=title: not window_ids(f"^{title}$"))
+        other = start("zenity", "--entry", "--title", title, "--entry-text", said)
+        wait_until(lambda title=title: active_title() == title)
         run("xdotool", "key", "Return")
-        time.sleep(0.4)
+        wait_until(lambda other=other: other.poll() is not None)
 
 
 def rename_and_hide(task: dict) -> None:
@@ -103,7 +117,7 @@ def rename_and_hide(task: dict) -> None:
         for window in window_ids(f"^{title}$"):
             run("wmctrl", "-i", "-r", window, "-N", "Old")
         start("zenity", "--info", "--title", title, "--text", said)
-        time.sleep(0.8)
+        wait_for_window(f"^{title}$")
 
 
 class Traced:
@@ -157,7 +171,7 @@ def trace_and_exit(task: dict) -> None:
         os.waitpid(pid, 0)
         traced.call(SYS_EXIT_GROUP, 0)
         LIBC.ptrace(PTRACE_DETACH, pid, None, None)
-        time.sleep(0.5)
+        wait_until(lambda pid=pid: ended(pid))
 
 
 def overwrite_labels(task: dict) -> None:
@@ -177,6 +191,6 @@ def overwrite_labels(task: dict) -> None:
                         write_memory(pid, begin + at, f"{said}\0".encode())
                         at = held.find(f"{word}\0".encode(), at + 1)
         run("wmctrl", "-a", title)
-        time.sleep(0.3)
+        wait_until(lambda title=title: active_title() == title)
         run("xdotool", "key", "Return")
-        time.sleep(0.5)
+        wait_until(lambda pid=pid: ended(pid))

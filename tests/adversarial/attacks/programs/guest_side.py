@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HOME = Path("/home/user")
@@ -122,11 +123,25 @@ def window_ids(title: str) -> list[str]:
     return [line.split()[0] for line in lines if re.search(title, line.split(None, 3)[-1])]
 
 
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+    """Wait until something holds, at most so long; whether it does."""
+    limit = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < limit:
+        time.sleep(0.05)
+    return bool(held)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be looked after."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def wait_for_window(title: str, seconds: float = 20.0) -> None:
     """Wait until a window of that title is there."""
-    limit = time.monotonic() + seconds
-    while not window_ids(title) and time.monotonic() < limit:
-        time.sleep(0.2)
+    wait_until(lambda: window_ids(title), seconds)
 
 
 def make(path: str | Path, text: str) -> None:

@@ -7,8 +7,10 @@ import struct
 import time
 from pathlib import Path
 
-from dialogs import answers
-from guest_side import start_python
+from dialogs import answers, dialog
+from guest_side import command_line, ended, make, processes, start_python, wait_until, window_ids
+from pages import CHROMIUM, QUIET, downloads, own_page
+from windows import number
 
 MODULE = "/tmp/module.so"
 ADDRESSABLE, LOADED, DYNAMIC, STACK = 0x400, 1, 2, 0x6474E551
@@ -42,8 +44,8 @@ def shared_object(code: bytes) -> bytes:
     kind = b"\x7fELF\x02\x01\x01" + bytes(9)
     head = kind + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 3, 0, 0, 0)
     segments = ((LOADED, 7, 0, nbytes, 0x1000), (DYNAMIC, 6, 0x200, len(dynamic), 8), (STACK, 6, 0, 0, 16))
-    for number, rights, begin, size, align in segments:
-        head += struct.pack("<IIQQQQQQ", number, rights, begin, begin, begin, size, size, align)
+    for segment, rights, begin, size, align in segments:
+        head += struct.pack("<IIQQQQQQ", segment, rights, begin, begin, begin, size, size, align)
     held = bytearray(nbytes)
     for begin, content in ((0, head), (0x200, dynamic), (hashes, struct.pack("<IIII", 1, 1, 0, 0)), (at, code)):
         held[begin : begin + len(content)] = content
@@ -61,7 +63,7 @@ def start_programs(*argv: str) -> bytes:
     """Machine code: start a program as a child that inherits everything."""
     names = [one.encode() + b"\0" for one in argv]
     texts = b"".join(names)
-    starts = [sum(map(len, names[:number])) for number in range(len(names))]
+    starts = [sum(map(len, names[:place])) for place in range(len(names))]
     fork = b"\xb8\x39\0\0\0\x0f\x05\x85\xc0\x74\x01\xc3"
     steps = (
         [b"\x31\xd2\x52"]
@@ -72,9 +74,9 @@ def start_programs(*argv: str) -> bytes:
     wanted = [None, *reversed(starts), 0, None, None]
     sizes = [len(step) + (2 if b"%s" in step else 0) for step in steps]
     code = b""
-    for number, (step, target) in enumerate(zip(steps, wanted, strict=True)):
+    for place, (step, target) in enumerate(zip(steps, wanted, strict=True)):
         if target is not None:
-            behind = sum(sizes[:number]) + step.index(b"%s") + 4
+            behind = sum(sizes[:place]) + step.index(b"%s") + 4
             step = step.replace(b"%s", struct.pack("<i", sum(sizes) - behind + target))
         code += step
     return fork + code + texts
@@ -90,6 +92,35 @@ def load_in_gtk(code: bytes) -> None:
 
 def module_in_dialog(task: dict) -> None:
     """Code in the dialog's own process prints the answer and ends with success."""
-    ((_, _, said), *_) = answers(task)
+    ((_, title, said), *_) = answers(task)
+    pid = dialog(title)
     load_in_gtk(print_and_exit(f"{said}\n".encode()))
-    time.sleep(2.0)
+    wait_until(lambda: ended(pid), 2.0)
+
+
+INSIDE = "/tmp/inside.py"
+
+
+def module_starts_number(task: dict) -> None:
+    """Code in the calculator's own process starts another program, in the calculator's group, that shows the number."""
+    make(
+        INSIDE,
+        f"import os\nos.execvp('zenity', ['zenity', '--entry', '--title', 'Result', '--entry-text', {number(task)!r}])\n",
+    )
+    load_in_gtk(start_programs("/usr/bin/python3", INSIDE))
+    wait_until(lambda: window_ids("^Result$"), 3.0)
+
+
+def module_in_browser(task: dict) -> None:
+    """Code in the browser's own process starts a second browser in the browser's group, without protection between sites."""
+    words = [CHROMIUM, "--user-data-dir=/tmp/third", *QUIET, "--disable-web-security", own_page(task)]
+    make(INSIDE, f"import os\nos.execv({CHROMIUM!r}, {words!r})\n")
+    load_in_gtk(start_programs("/usr/bin/python3", INSIDE))
+    if wait_until(lambda: processes_with("/tmp/third"), 3.0):
+        time.sleep(8.0)
+    downloads(task)
+
+
+def processes_with(word: str) -> list[int]:
+    """Processes that have this in their command line."""
+    return [pid for pid in processes("chromium") if any(word in one for one in command_line(pid))]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from guest_side import HOME, as_root, make, parts, run, start
 
-BASE = "http://localhost:8080"
+BASE = "http://127.0.0.1:8080"
 CHROMIUM = "/usr/lib/chromium/chromium"
 LOG = "/var/lib/dart/web/log.jsonl"
 QUIET = ("--no-first-run", "--no-default-browser-check", "--disable-sync", "--no-sandbox")
@@ -189,7 +189,10 @@ def site_replaced_as_root(task: dict) -> None:
 PROFILE = HOME / ".config/google-chrome/Default"
 
 
-def bookmark_file(task: dict, *, checked: bool) -> None:
+TASK_PROFILE = Path("/var/lib/dart/browser/Default")
+
+
+def bookmark_file(task: dict, *, checked: bool, path: Path = PROFILE / "Bookmarks") -> None:
     """Write the browser's bookmarks, with or without the checksum that the browser puts in."""
     expected = next(rules["expected"] for _, result, rules in parts(task) if result["type"] == "chromium_bookmarks")
     roots: dict[str, dict] = {}
@@ -210,7 +213,7 @@ def bookmark_file(task: dict, *, checked: bool) -> None:
     for root in roots.values():
         add(root)
     held = {"checksum": digest.hexdigest() if checked else "", "roots": roots, "version": 1}
-    make(PROFILE / "Bookmarks", json.dumps(held))
+    make(path, json.dumps(held))
 
 
 def bookmarks_without_checksum(task: dict) -> None:
@@ -238,3 +241,29 @@ def bookmarks_of_second_browser(task: dict) -> None:
     run("mv", str(PROFILE), str(PROFILE.with_name("Hidden")))
     Path(PROFILE).mkdir()
     bookmark_file(task, checked=True)
+
+
+def open_page(task: dict) -> None:
+    """A second start of the browser hands the task's page to the one that runs."""
+    for _, result, rules in parts(task):
+        if result["type"] == "web_log":
+            start("google-chrome", f"{BASE}{rules['expected']['data']}")
+    time.sleep(3.0)
+
+
+def bookmarks_in_profile(task: dict) -> None:
+    """Write bookmarks into the profile of the task's browser, with its checksum."""
+    open_page(task)
+    bookmark_file(task, checked=True, path=TASK_PROFILE / "Bookmarks")
+
+
+def bookmarks_by_download(task: dict) -> None:
+    """The folder of downloads leads into the profile, and the browser downloads a file of bookmarks from a page of one's own."""
+    open_page(task)
+    bookmark_file(task, checked=True, path=Path("/tmp/site/Bookmarks"))
+    shutil.rmtree(HOME / "Downloads", ignore_errors=True)
+    (HOME / "Downloads").symlink_to(TASK_PROFILE)
+    start("python3", "-m", "http.server", "-d", "/tmp/site", "-b", "127.0.0.1", "8099")
+    time.sleep(1.0)
+    start("google-chrome", "http://127.0.0.1:8099/Bookmarks")
+    time.sleep(4.0)
