@@ -1,8 +1,8 @@
 """Facts about the programs that a task started in the protected group: which they are, where they listen, what they show.
 
-Role: one look at those processes, by a program that root starts in their group, and the getters that need it. Rule: the group comes from
-the kernel, not from a name: what the user starts is never in it. The look may be ended by the user, and then there is nothing to judge:
-`InvalidArtifact`. Non-goals: files, which survive the program.
+Role: one look at those processes, by the host, else by a program that root starts in their group, and the getters that need it. Rule:
+the group comes from the kernel, not from a name: what the user starts is never in it. A look inside may be ended by the user, and then
+there is nothing to judge: `InvalidArtifact`. Non-goals: files, which survive the program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
-from dart_envs.evaluators.evidence import run_program
+from dart_envs.evaluators.evidence import list_processes, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
 from dart_envs.setup.protected import AS_PROTECTED, PROTECTED_GID
 from dart_envs.setup.steps import BASELINE_FILE, EXECUTABLES_ARGV
@@ -100,7 +100,17 @@ class ProtectedProcess:
 
 
 async def protected_processes(context: GetterContext, executable: str | None = None) -> list[ProtectedProcess]:
-    """Return the processes of the protected group, or those of one executable. Raises InvalidArtifact where the look did not end well."""
+    """Return the processes of the protected group, or those of one executable.
+
+    The host tells them where it can. Raises InvalidArtifact where a look by the desktop's programs did not end well.
+    """
+    seen = await list_processes(context.desktop)
+    if seen is not None and any(one.gid is not None for one in seen):  # an older farm does not tell groups
+        return [
+            ProtectedProcess(one.pid, one.executable, tuple(socket.port for socket in one.listening))
+            for one in seen
+            if one.gid == PROTECTED_GID and (executable is None or (one.executable == executable and one.from_image))
+        ]
     argv = [*AS_PROTECTED, *PYTHON, INSPECT_SCRIPT, str(PROTECTED_GID)]
     reply = await run_program(context.desktop, argv, timeout_s=TIMEOUT_S, user="root")
     if reply.returncode != 0:

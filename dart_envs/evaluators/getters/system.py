@@ -154,8 +154,8 @@ async def processes(context: GetterContext, config: GetterConfig) -> list[str]:
     if seen is not None:
         wanted = [one for one in seen if executable is None or (one.executable == executable and one.from_image)]
         if group is not None:
-            grouped = {int(pid) for pid, _, egid, _ in await _ask_processes(context, argv) if egid == group}
-            wanted = [one for one in wanted if one.pid in grouped]
+            started = {one.pid for one in await protected_processes(context)}
+            wanted = [one for one in wanted if one.pid in started]
             if any(one.state == "T" and pattern.search(" ".join(one.argv)) for one in wanted):
                 raise InvalidArtifact("a program that was to go on, or to end, is stopped")
         return sorted(filter(pattern.search, (" ".join(one.argv) for one in wanted if one.argv)))

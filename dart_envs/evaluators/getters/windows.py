@@ -67,10 +67,9 @@ def genuine(process: ProcessFacts, executable: str) -> bool:
 
 
 async def window_titles(context: GetterContext, config: GetterConfig) -> list[str]:
-    """{[by_class, executable, protected]}: titles of all windows, oldest first; of those whose WM_CLASS contains `by_class`.
+    """{[by_class, executable]}: titles of all windows, oldest first; of those whose WM_CLASS contains `by_class`.
 
-    With `executable` (an absolute path) only of those that this program of the image has opened, where the host can tell; with `protected`
-    only of the one that the task started.
+    With `executable` (an absolute path) only of those that this program of the image has opened, where the host can tell.
     """
     wanted = str(config.get("by_class", "")).lower()
     executable = config.get("executable")
@@ -78,8 +77,6 @@ async def window_titles(context: GetterContext, config: GetterConfig) -> list[st
     if executable is None or seen is None:
         return [w.title for w in await windows.list_windows(context.desktop) if wanted in w.wm_class.lower()]
     owners = {process.pid for process in seen if genuine(process, executable)}
-    if config.get("protected"):
-        owners &= {process.pid for process in await protected_processes(context, executable)}
     listed = await _list_owned(context.desktop)
     return [title for title, wm_class, pid in listed if wanted in wm_class.lower() and pid in owners]
 

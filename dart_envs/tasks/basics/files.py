@@ -71,7 +71,7 @@ def open_folder(random: Random) -> TaskDraft:
         evaluator=all_of(
             {
                 "func": "check_list",
-                "result": {"type": "window_titles", "by_class": "thunar", "executable": PROGRAM, "protected": True},
+                "result": {"type": "window_titles", "by_class": "thunar"},
                 "expected": {"type": "rule", "rules": {"expect": [f"^{goal} "]}},
             },
             {

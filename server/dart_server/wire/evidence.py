@@ -146,6 +146,7 @@ class ProcessFacts(_Answer):
     Attributes:
         pid: Its number inside the desktop.
         uid: Number of its user inside the desktop.
+        gid: Number of its group inside the desktop; None where its real, effective, saved and file-system groups differ.
         state: One letter, as ps(1) has it: `Z` has ended, `T` is stopped.
         started_s: When it began, seconds since the host's boot.
         argv: What it says that it was started with: its own claim.
@@ -159,6 +160,7 @@ class ProcessFacts(_Answer):
 
     pid: int
     uid: int
+    gid: int | None = None
     state: str
     started_s: float
     argv: list[str]

@@ -119,6 +119,10 @@ class DesktopFiles:
         """The number inside the desktop of a user of the host."""
         return self._uids.inside(uid)
 
+    def group(self, gid: int) -> int:
+        """The number inside the desktop of a group of the host."""
+        return self._gids.inside(gid)
+
     def _walk(self, top: int, query: HostdTreeQuery, entries: list[dict[str, Any]]) -> None:
         """Depth first, with one open folder for each level: the depth of the tree never meets a limit of the interpreter or of paths."""
         open_folders: list[tuple[int, str, list[str]]] = []

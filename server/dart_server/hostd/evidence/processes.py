@@ -69,6 +69,7 @@ def _one(
     one: dict[str, Any] = {
         "pid": int(words["NSpid"][-1]),
         "uid": files.user(int(words["Uid"][1])),
+        "gid": files.group(int(words["Gid"][0])) if len(set(words["Gid"])) == 1 else None,
         "state": state if fields[:1] != ["Z"] else "Z",
         "started_s": int(fields[19]) / _CLOCK_TICKS,
         "argv": _argv(pid),
