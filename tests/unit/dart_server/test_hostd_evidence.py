@@ -214,6 +214,7 @@ def test_processes_are_what_they_execute_and_where_they_listen(tmp_path: Path) -
     (one,) = header["answers"][0]["processes"]
     assert one["executable"] == os.path.realpath(sys.executable)
     assert one["argv"][0] == "Thunar"
+    assert one["gid"] == os.getgid()
     assert not one["from_image"]
     assert not one["code_from_image"]
     assert one["listening"] == [{"address": "127.0.0.1", "port": port}]

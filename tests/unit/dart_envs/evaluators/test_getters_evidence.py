@@ -13,6 +13,7 @@ from dart_envs.errors import FarmError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.evidence import run_program
 from dart_envs.evaluators.getters import GETTERS, GetterContext
+from dart_envs.setup.protected import PROTECTED_GID
 from dart_envs.testing.fake_desktop import FakeDesktop, fake_reply
 from dart_server.wire import EvidenceAnswer, FileFacts, ListeningPort, ProcessFacts
 
@@ -232,3 +233,41 @@ async def test_a_folder_that_is_shown_is_watched_by_the_program_itself() -> None
     assert await get(desktop, "watched_folders", path="/w", executable=THUNAR) == ["Kite"]
     with pytest.raises(InvalidArtifact):
         await get(desktop, "watched_folders", path="/none", executable=THUNAR)
+
+
+async def test_what_the_task_started_is_known_by_the_group_that_the_host_tells() -> None:
+    running = [
+        process(5, THUNAR, gid=PROTECTED_GID, watched=["9:0"]),
+        process(6, THUNAR, gid=1000, watched=["9:1"]),
+        process(7, SLEEP, "kite-worker", gid=PROTECTED_GID),
+        process(8, SLEEP, "drum-worker", gid=1000),
+    ]
+    desktop = seen(processes=EvidenceAnswer(processes=running))
+    assert desktop.seen_from_outside is not None
+    folders = [facts("folder", name, identity=f"9:{n}") for n, name in enumerate(("Drum", "Kite"))]
+    desktop.seen_from_outside["/w"] = EvidenceAnswer(entries=folders)
+    assert await get(desktop, "watched_folders", path="/w", executable=THUNAR, protected=True) == ["Drum"]
+    workers = {"matching": "-worker$", "executable": SLEEP, "protected": True}
+    assert await get(desktop, "processes", **workers) == ["kite-worker"]
+    stopped = [process(7, SLEEP, "kite-worker", gid=PROTECTED_GID, state="T")]
+    with pytest.raises(InvalidArtifact, match="stopped"):
+        await get(seen(processes=EvidenceAnswer(processes=stopped)), "processes", **workers)
+
+
+async def test_a_player_plays_what_it_has_open() -> None:
+    said = '{"state": "paused", "information": {"category": {"meta": {"filename": "a.wav"}}}}'
+    for open_files, name in (["/m/a.wav"], "a.wav"), (["/m/b.wav"], ""):
+        player = process(
+            5, "/usr/bin/vlc", listening=[ListeningPort(address="127.0.0.1", port=8080)], open_files=open_files
+        )
+        desktop = seen(processes=EvidenceAnswer(processes=[player]))
+        desktop.programs["curl"] = lambda *_: fake_reply(said)
+        assert (await get(desktop, "vlc_state"))["file"] == name
+
+
+async def test_files_that_are_there_and_hold_something() -> None:
+    desktop = path_seen("/a", EvidenceAnswer(facts=facts("file", "a")))
+    assert desktop.seen_from_outside is not None
+    empty = FileFacts(kind="file", nbytes=0, mode=0o640, uid=1, gid=1, modified_s=1.0)
+    desktop.seen_from_outside |= {"/b": EvidenceAnswer(facts=empty), "/c": EvidenceAnswer(facts=facts("pipe", "c"))}
+    assert await get(desktop, "present_files", paths=["/a", "/b", "/c", "/d"]) == ["/a", "/c"]
