@@ -53,6 +53,44 @@ def start_model(recipe: Recipe, paths: RunPaths) -> Path:
     return paths.warm_start_model if recipe.warmup.enabled else initial_policy(recipe, paths)
 
 
+def batch_settings(recipe: Recipe) -> BatchSettings:
+    """Derive when a batch is formed.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The settings.
+    """
+    groups = recipe.train.groups_per_batch
+    return BatchSettings(
+        min_groups=groups,
+        max_groups=groups,
+        max_staleness=recipe.curation.max_staleness,
+        max_ready_groups=READY_GROUPS_PER_BATCH * groups,
+    )
+
+
+def curation_settings(recipe: Recipe) -> CurationSettings:
+    """Derive what is run next.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The settings.
+    """
+    curation = recipe.curation
+    return CurationSettings(
+        task_sampler=TaskSamplerSettings(difficulty_aware=curation.difficulty_aware_tasks),
+        rollout_budget=RolloutBudgetSettings(
+            enabled=curation.dynamic_rollout_number, threshold=curation.dynamic_rollout_threshold
+        ),
+        length_budget=LengthBudgetSettings(enabled=curation.dynamic_trajectory_length),
+        experience_pool=ExperiencePoolSettings(enabled=curation.experience_pool),
+    )
+
+
 def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
     """Specify the data manager, the single writer of the trajectory database.
 
@@ -63,7 +101,6 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
     Returns:
         The component; its configuration file is written.
     """
-    curation = recipe.curation
     config = DataManagerConfig(
         database=paths.database,
         images=paths.images,
@@ -71,20 +108,8 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         seed=recipe.run.seed,
         checkpoint=start_model(recipe, paths),
         parallel_groups=recipe.desktops.count,
-        batch=BatchSettings(
-            min_groups=recipe.train.groups_per_batch,
-            max_groups=recipe.train.groups_per_batch,
-            max_staleness=curation.max_staleness,
-            max_ready_groups=READY_GROUPS_PER_BATCH * recipe.train.groups_per_batch,
-        ),
-        curation=CurationSettings(
-            task_sampler=TaskSamplerSettings(difficulty_aware=curation.difficulty_aware_tasks),
-            rollout_budget=RolloutBudgetSettings(
-                enabled=curation.dynamic_rollout_number, threshold=curation.dynamic_rollout_threshold
-            ),
-            length_budget=LengthBudgetSettings(enabled=curation.dynamic_trajectory_length),
-            experience_pool=ExperiencePoolSettings(enabled=curation.experience_pool),
-        ),
+        batch=batch_settings(recipe),
+        curation=curation_settings(recipe),
     )
     return _python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5)
 
