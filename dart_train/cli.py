@@ -1,4 +1,4 @@
-"""`dart-train`: make a model, run a recipe, write the report of a run.
+"""`dart-train`: make a model, run a recipe, write the report of a run, simulate a run.
 
 Role: argument parsing and exit codes. Rule: heavy imports happen after the arguments are checked; a usage error is one sentence on standard
 error and exit code 2; a failed run, and a run that did not learn or cannot say whether it did, exits with 1. Non-goals: the logic of the
@@ -133,6 +133,58 @@ def report(
         raise typer.Exit(EXIT_FAILED) from None
     figures = json.loads((paths.report / "result.json").read_text(encoding="utf-8"))
     print(json.dumps(figures, indent=2) if as_json else f"{figures['conclusion']}\n{page}")
+
+
+@app.command()
+def simulate(
+    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
+    desktops: Annotated[int | None, typer.Option("--desktops", min=1, help="in place of desktops.count")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="in place of inference.workers")] = None,
+    hours: Annotated[float, typer.Option("--hours", min=0.05, max=1000, help="simulated hours")] = 1.0,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="in place of run.seed")] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="batch, task, rollout-global or rollout-per-worker (default)")
+    ] = None,
+    models: Annotated[
+        Path | None,
+        typer.Option("--models", help="latency models, .json or .toml; default: assumptions for 7B on H100"),
+    ] = None,
+    fit: Annotated[
+        list[Path] | None, typer.Option("--fit", help="folder of a recorded run to fit the models on; may be repeated")
+    ] = None,
+    save_models: Annotated[Path | None, typer.Option("--save-models", help="write the models that were used")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write all figures to this file")] = None,
+    gantt: Annotated[Path | None, typer.Option("--gantt", help="write a Gantt chart (.svg) to this file")] = None,
+    gantt_minutes: Annotated[float, typer.Option("--gantt-minutes", min=0.1, help="how long the chart is")] = 15.0,
+    split: Annotated[
+        bool, typer.Option("--split/--no-split", help="simulate other splits of desktops and workers")
+    ] = True,
+    overrides: Overrides = None,
+) -> None:
+    """Simulate a run in virtual time: utilisation, bottleneck, cost, and a better split of desktops and inference workers."""
+    checked = _recipe(recipe, overrides or [])
+    from dart_train.simulation.command import SimulateError, SimulateOptions, run_simulation
+
+    try:
+        run_simulation(
+            checked,
+            SimulateOptions(
+                desktops=desktops,
+                workers=workers,
+                hours=hours,
+                seed=seed,
+                mode=mode,
+                models=models,
+                fit=tuple(fit or ()),
+                save_models=save_models,
+                json_file=json_file,
+                gantt=gantt,
+                gantt_minutes=gantt_minutes,
+                split=split,
+            ),
+        )
+    except SimulateError as error:
+        raise _fail(str(error)) from None
 
 
 def main() -> None:

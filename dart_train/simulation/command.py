@@ -1,0 +1,130 @@
+"""What `dart-train simulate` does, without the arguments' parsing.
+
+Role: `run_simulation`: models, simulation, tables, files. Rule: everything that can be wrong is found before the simulation starts, and
+said in one sentence. Non-goals: the figures (`outcome`), the text of the tables (`tables`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dart_train.config import Recipe
+from dart_train.scheduling.settings import SchedulingMode
+from dart_train.simulation.fitting import fit_models
+from dart_train.simulation.gantt import gantt_svg
+from dart_train.simulation.models import ModelFileError, SystemModels, load_models, save_models
+from dart_train.simulation.outcome import simulate
+from dart_train.simulation.planning import bottleneck, recommend_split, usd_per_1000_rollouts
+from dart_train.simulation.recipe_scenario import scenario_of
+from dart_train.simulation.tables import print_outcome
+
+
+class SimulateError(Exception):
+    """The simulation cannot be run as asked; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """The options of the command.
+
+    Attributes:
+        desktops: Number of desktops; None: the recipe's.
+        workers: Number of inference workers; None: the recipe's.
+        hours: Simulated hours.
+        seed: Seed; None: the recipe's.
+        mode: Scheduling mode; None: the default of production.
+        models: File of latency models; None: the defaults.
+        fit: Folders of recorded runs.
+        save_models: Where the models are written.
+        json_file: Where the figures are written.
+        gantt: Where the chart is written.
+        gantt_minutes: How long the chart is.
+        split: Whether other splits are simulated.
+    """
+
+    desktops: int | None = None
+    workers: int | None = None
+    hours: float = 1.0
+    seed: int | None = None
+    mode: str | None = None
+    models: Path | None = None
+    fit: tuple[Path, ...] = ()
+    save_models: Path | None = None
+    json_file: Path | None = None
+    gantt: Path | None = None
+    gantt_minutes: float = 15.0
+    split: bool = True
+
+
+def run_simulation(recipe: Recipe, options: SimulateOptions, console: Console | None = None) -> None:
+    """Simulate a recipe, print the tables, and write the files.
+
+    Args:
+        recipe: The recipe.
+        options: The options.
+        console: Where tables are printed; None: standard output.
+
+    Raises:
+        SimulateError: An option, a file of models or a recorded run cannot be used.
+    """
+    mode = _mode(options.mode)
+    for path in (options.json_file, options.gantt, options.save_models):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise SimulateError(
+                f"{path} cannot be written, because {path.absolute().parent} is not a folder: make it first"
+            )
+    if options.gantt is not None and options.gantt.suffix != ".svg":
+        raise SimulateError(f"the chart {options.gantt} must be an .svg file")
+    try:
+        models = load_models(options.models) if options.models is not None else SystemModels()
+        if options.fit:
+            models = fit_models(options.fit, models)
+        if options.save_models is not None:
+            save_models(models, options.save_models)
+    except ModelFileError as error:
+        raise SimulateError(str(error)) from None
+    scenario = scenario_of(
+        recipe,
+        models,
+        desktops=options.desktops,
+        workers=options.workers,
+        hours=options.hours,
+        seed=options.seed,
+        mode=mode,
+        gantt_s=60 * options.gantt_minutes if options.gantt is not None else 0.0,
+    )
+    outcome = simulate(scenario)
+    limit, usd = bottleneck(outcome), usd_per_1000_rollouts(scenario, outcome)
+    split = recommend_split(scenario, outcome) if options.split else None
+    print_outcome(console or Console(), scenario, outcome, limit, split, usd)
+    if options.gantt is not None:
+        title = f"{scenario.desktops} desktops, {scenario.workers} workers, {scenario.scheduler.scheduling.mode.value}"
+        options.gantt.write_text(gantt_svg(outcome.intervals, title), encoding="utf-8")
+    if options.json_file is not None:
+        figures = {
+            "desktops": scenario.desktops,
+            "workers": scenario.workers,
+            "mode": scenario.scheduler.scheduling.mode.value,
+            "seed": scenario.seed,
+            "models": models.model_dump(mode="json"),
+            "outcome": outcome.as_dict(),
+            "bottleneck": asdict(limit),
+            "usd_per_1000_rollouts": usd if usd < float("inf") else None,
+            "recommended_split": None if split is None else asdict(split[0]),
+            "splits": None if split is None else [asdict(each) for each in split[1]],
+        }
+        options.json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _mode(name: str | None) -> SchedulingMode | None:
+    if name is None:
+        return None
+    try:
+        return SchedulingMode(name)
+    except ValueError:
+        known = ", ".join(mode.value for mode in SchedulingMode)
+        raise SimulateError(f"there is no scheduling mode {name!r}: choose one of {known}") from None

@@ -1,0 +1,192 @@
+"""Latency models from recorded runs: the metrics files of run folders.
+
+Role: `fit_models` reads what rollout workers and trainer wrote (`metrics.jsonl`). Rule: an episode or an update that says too little is
+left out; what a run does not show keeps the value of the given models. Non-goals: judging a fit (compare it with runs that it was not
+fitted on).
+
+An episode line gives reset_s, model_s and env_s as sums over its steps. A response of k tokens takes
+
+    request_s + k (step_s + step_s_per_request n),   n = requests per worker at that time,
+
+where n is estimated by the share of time in which the episodes that overlap with this one wait for responses. The three coefficients are a
+least-squares fit without negative values; prefill and screenshots are part of request_s then. A train step takes update_s + tokens /
+tokens_per_s.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import numpy as np
+
+from dart_train.report.build import read_metrics
+from dart_train.report.throughput import EpisodeLine, UpdateLine, episode_lines, update_lines
+from dart_train.run.paths import RunPaths
+from dart_train.simulation.models import Latency, ModelFileError, SystemModels
+
+MIN_EPISODES = 20
+MIN_UPDATES = 3
+IMMEASURABLE = 1e9
+"""Tokens per second of what is part of another fitted value."""
+
+
+def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
+    """Fit latency models on recorded runs.
+
+    Args:
+        runs: Run folders, or metrics files.
+        start: Values of what the runs do not show.
+
+    Returns:
+        The models.
+
+    Raises:
+        ModelFileError: A folder has no metrics, or too few episodes of training.
+    """
+    episodes: list[EpisodeLine] = []
+    updates: list[UpdateLine] = []
+    rewards: list[float] = []
+    waiting: list[tuple[float, float, float]] = []
+    for run in runs:
+        lines = _lines(run)
+        found = [each for each in episode_lines(lines) if each.actions > 0 and each.phase.startswith("train")]
+        workers = _workers(run)
+        waiting += _waiting(found, workers)
+        episodes += found
+        updates += [each for each in update_lines(lines) if each.tokens > 0]
+        rewards += [float(line["reward"]) for line in lines if _is_reward(line)]
+    if len(episodes) < MIN_EPISODES:
+        names = ", ".join(str(run) for run in runs)
+        raise ModelFileError(
+            f"{names} has {len(episodes)} usable training episodes of {MIN_EPISODES} that are needed: give a longer run"
+        )
+    success = fmean(reward > 0 for reward in rewards) if rewards else 0.5
+    tokens = fmean((each.tokens or 0.0) / each.actions for each in episodes)
+    steps = [each.actions for each in episodes]
+    desktop = start.desktop.model_copy(
+        update={
+            "reset_s": _latency([each.reset_s for each in episodes]),
+            "fork_s": _latency([each.reset_s for each in episodes]),
+            "step_s": _latency([each.env_s / each.actions for each in episodes], spread=math.sqrt(fmean(steps))),
+            "evaluate_s": Latency(mean_s=0.0),
+        }
+    )
+    episode = start.episode.model_copy(
+        update={
+            "median_steps": float(median(steps)),
+            "sigma": min(3.0, pstdev([math.log(each) for each in steps])),
+            "success_alpha": max(0.05, 2 * success),
+            "success_beta": max(0.05, 2 * (1 - success)),
+            "response_tokens": max(1.0, tokens),
+            "max_response_tokens": max(1, math.ceil(4 * tokens)),
+            "system_tokens": 0,
+            "image_tokens": 0,
+            "history_images": 0,
+        }
+    )
+    request_s, step_s, per_request_s = _nonnegative_fit(
+        [(1.0, count, count * load) for count, load, _ in waiting], [spent_s for _, _, spent_s in waiting]
+    )
+    engine = start.engine.model_copy(
+        update={
+            "prefill_tokens_per_s": IMMEASURABLE,
+            "image_s": 0.0,
+            "request_s": request_s,
+            "step_s": max(step_s, 1e-6),
+            "step_s_per_request": per_request_s,
+        }
+    )
+    trainer, publish = start.trainer, start.publish
+    if len(updates) >= MIN_UPDATES:
+        update_s, per_token_s = _nonnegative_fit(
+            [(1.0, each.tokens) for each in updates], [each.step_s for each in updates]
+        )
+        speed = 1 / per_token_s if per_token_s > 1 / IMMEASURABLE else IMMEASURABLE
+        trainer = trainer.model_copy(update={"update_s": update_s, "tokens_per_s": speed, "streams": True})
+        publish = publish.model_copy(
+            update={"publish_s": fmean(each.publish_s for each in updates), "publish_s_per_gib": 0.0}
+        )
+    return start.model_copy(
+        update={"desktop": desktop, "episode": episode, "engine": engine, "trainer": trainer, "publish": publish}
+    )
+
+
+def _lines(run: Path) -> list[dict[str, Any]]:
+    if run.is_file():
+        lines = []
+        for text in run.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                value = json.loads(text)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(value, dict):
+                lines.append(value)
+        return lines
+    if not RunPaths(run).metrics.is_file():
+        raise ModelFileError(f"{run} has no metrics.jsonl: give the folder of a run that `dart-train run` made")
+    return read_metrics(RunPaths(run))
+
+
+def _workers(run: Path) -> int:
+    """The inference workers of a run; one where its recipe is not there."""
+    recipe = RunPaths(run).resolved_recipe if run.is_dir() else run
+    try:
+        return int(json.loads(recipe.read_text(encoding="utf-8"))["inference"]["workers"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 1
+
+
+def _is_reward(line: Mapping[str, Any]) -> bool:
+    return line.get("kind") == "episode" and isinstance(line.get("reward"), int | float)
+
+
+def _waiting(episodes: Sequence[EpisodeLine], workers: int) -> list[tuple[float, float, float]]:
+    """Per episode: tokens per response, requests per worker meanwhile, and seconds per response."""
+    if not episodes:
+        return []
+    begins = sorted(each.begin_s for each in episodes)
+    ends = sorted(each.end_s for each in episodes)
+    share = sum(each.model_s for each in episodes) / max(1e-9, sum(each.end_s - each.begin_s for each in episodes))
+    found = []
+    for each in episodes:
+        middle_s = (each.begin_s + each.end_s) / 2
+        open_now = bisect_right(begins, middle_s) - bisect_left(ends, middle_s)
+        others = max(0, open_now - 1) * share / workers
+        count = (each.tokens or 0.0) / each.actions
+        if count > 0:
+            found.append((count, 1 + others, each.model_s / each.actions))
+    return found
+
+
+def _latency(seconds: Iterable[float], spread: float = 1.0) -> Latency:
+    """A lognormal duration with the mean and the variance of a sample; spread: by how much single values vary more than the sample's."""
+    values = [value for value in seconds if value > 0]
+    if not values:
+        return Latency(mean_s=0.0)
+    mean_s = fmean(values)
+    variation = pstdev(values) / mean_s * spread
+    return Latency(mean_s=mean_s, sigma=min(3.0, math.sqrt(math.log(1 + variation**2))))
+
+
+def _nonnegative_fit(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """Least squares in which no coefficient is negative: a negative one is set to 0 and the others are fitted again."""
+    width = len(rows[0]) if rows else 0
+    kept = list(range(width))
+    found = [0.0] * width
+    while kept:
+        matrix = np.asarray([[row[index] for index in kept] for row in rows], dtype=np.float64)
+        scale = np.abs(matrix).max(axis=0)
+        scale[scale == 0] = 1.0
+        solution = np.linalg.lstsq(matrix / scale, np.asarray(values, dtype=np.float64), rcond=None)[0] / scale
+        if (solution >= 0).all():
+            for index, value in zip(kept, solution, strict=True):
+                found[index] = float(value)
+            break
+        kept.pop(int(np.argmin(solution * scale)))
+    return found

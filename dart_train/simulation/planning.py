@@ -1,0 +1,154 @@
+"""What a simulation says about a system: its bottleneck, what a trajectory costs, and a better split.
+
+Role: pure functions of outcomes, and `recommend_split`, which simulates a few neighbours. Rule: the bottleneck is the resource that is
+used most of what it can be used; prices are settings. Non-goals: tables (`tables`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from dart_train.simulation.models import PriceModel
+from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.scenario import Scenario
+
+WAITING_SHARE = 0.15
+"""A queue in which desktops spend more than this share of their time says that the inference workers are too few."""
+SATURATED = 0.9
+"""A resource that is used more than this is saturated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """The resource that limits the throughput.
+
+    Attributes:
+        name: `trainer`, `inference`, `desktops` or `coupling`.
+        reason: One sentence with the figures.
+    """
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOption:
+    """One split of desktops and GPUs, simulated.
+
+    Attributes:
+        desktops: Number of desktops.
+        workers: Number of inference workers.
+        trained_rollouts_per_hour: Trained trajectories per hour.
+        usd_per_1000_rollouts: Cost of 1,000 trained trajectories, in US dollars; infinite where none was trained.
+        bottleneck: Name of its bottleneck.
+    """
+
+    desktops: int
+    workers: int
+    trained_rollouts_per_hour: float
+    usd_per_1000_rollouts: float
+    bottleneck: str
+
+
+def bottleneck(outcome: Outcome) -> Bottleneck:
+    """Name the resource that limits the throughput.
+
+    Args:
+        outcome: Figures of a simulation.
+
+    Returns:
+        The bottleneck, with the reason in one sentence.
+    """
+    slots, trainer = outcome.slots, outcome.trainer
+    if trainer.training + trainer.publishing > SATURATED:
+        return Bottleneck(
+            "trainer",
+            f"the trainer trains or publishes {trainer.training + trainer.publishing:.0%} of the time, and desktops idle {slots.idle:.0%}",
+        )
+    if outcome.workers.serving > SATURATED and slots.queued > WAITING_SHARE:
+        return Bottleneck(
+            "inference", f"desktops wait {slots.queued:.0%} of their time for requests that no worker computes yet"
+        )
+    if slots.utilisation + slots.resetting > SATURATED or slots.idle < 1 - SATURATED:
+        larger = "executing" if slots.executing >= slots.running else "waiting for running requests"
+        return Bottleneck(
+            "desktops", f"desktops are used {slots.utilisation:.0%} of the time, mostly {larger}, and hardly ever idle"
+        )
+    return Bottleneck(
+        "coupling", f"desktops idle {slots.idle:.0%} of the time although neither trainer nor inference is saturated"
+    )
+
+
+def usd_per_hour(scenario: Scenario) -> float:
+    """Compute what a system costs.
+
+    Args:
+        scenario: Its sizes and prices.
+
+    Returns:
+        US dollars per hour.
+    """
+    prices: PriceModel = scenario.models.prices
+    gpus = scenario.workers * prices.gpus_per_worker + prices.trainer_gpus
+    return gpus * prices.gpu_hour + scenario.desktops * prices.desktop_hour
+
+
+def usd_per_1000_rollouts(scenario: Scenario, outcome: Outcome) -> float:
+    """Compute what 1,000 trained trajectories cost.
+
+    Args:
+        scenario: The system.
+        outcome: Its figures.
+
+    Returns:
+        US dollars; infinite where none was trained.
+    """
+    per_hour = outcome.trained_rollouts / (outcome.window_s / 3600)
+    return 1000 * usd_per_hour(scenario) / per_hour if per_hour else float("inf")
+
+
+def option(scenario: Scenario, outcome: Outcome) -> SplitOption:
+    """Summarise a simulated split.
+
+    Args:
+        scenario: The system.
+        outcome: Its figures.
+
+    Returns:
+        The split.
+    """
+    return SplitOption(
+        desktops=scenario.desktops,
+        workers=scenario.workers,
+        trained_rollouts_per_hour=outcome.trained_rollouts / (outcome.window_s / 3600),
+        usd_per_1000_rollouts=usd_per_1000_rollouts(scenario, outcome),
+        bottleneck=bottleneck(outcome).name,
+    )
+
+
+def recommend_split(
+    scenario: Scenario, outcome: Outcome, run: Callable[[Scenario], Outcome] = simulate
+) -> tuple[SplitOption, list[SplitOption]]:
+    """Look for a cheaper split of desktops and inference workers, with the same trainer.
+
+    Half, the same and double the number of each are simulated.
+
+    Args:
+        scenario: The system as it is.
+        outcome: Its figures.
+        run: Simulates a system.
+
+    Returns:
+        The cheapest split per trained trajectory, and all that were looked at.
+    """
+    options = []
+    for desktops in sorted({max(1, scenario.desktops // 2), scenario.desktops, scenario.desktops * 2}):
+        for workers in sorted({max(1, scenario.workers // 2), scenario.workers, scenario.workers * 2}):
+            if (desktops, workers) == (scenario.desktops, scenario.workers):
+                options.append(option(scenario, outcome))
+                continue
+            holders = min(desktops, max(1, round(scenario.rollout_workers * desktops / scenario.desktops)))
+            other = replace(scenario, desktops=desktops, workers=workers, rollout_workers=holders, gantt_s=0.0)
+            options.append(option(other, run(other)))
+    return min(options, key=lambda each: (each.usd_per_1000_rollouts, each.desktops, each.workers)), options

@@ -1,0 +1,202 @@
+"""Latency models: files, fits on recorded lines, prompts; and what a simulation says about a system."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from dart_train.simulation.episodes import TaskBook, prompt_of
+from dart_train.simulation.fitting import fit_models
+from dart_train.simulation.gantt import gantt_svg
+from dart_train.simulation.models import (
+    EpisodeModel,
+    FaultModel,
+    Latency,
+    ModelFileError,
+    SystemModels,
+    load_models,
+    save_models,
+)
+from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.planning import bottleneck, recommend_split, usd_per_1000_rollouts, usd_per_hour
+from dart_train.simulation.scenario import Scenario
+from dart_train.utilisation import SlotShares, TrainerShares, WorkerShares
+
+
+@pytest.mark.parametrize("suffix", [".json", ".toml"])
+def test_models_are_the_same_after_writing_and_reading(tmp_path: Path, suffix: str) -> None:
+    models = SystemModels(faults=FaultModel(desktops_per_hour=0.05, worker_lost_at_s=60.0))
+    path = tmp_path / f"models{suffix}"
+    save_models(models, path)
+    assert load_models(path) == models
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("none.json", None, "do not exist"),
+        ("models.yaml", "", "must be a .json or a .toml file"),
+        ("models.toml", "[engine]\nspeed = 3\n", "unknown key `engine.speed`"),
+        ("models.json", '{"desktop": {"step_s": {"mean_s": -1}}}', "`desktop.step_s.mean_s`"),
+        ("broken.json", "{", "cannot be used"),
+    ],
+)
+def test_a_file_of_models_that_cannot_be_used_is_named_in_one_sentence(
+    tmp_path: Path, name: str, text: str | None, says: str
+) -> None:
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ModelFileError) as caught:
+        load_models(path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_latency_has_the_mean_that_it_says() -> None:
+    draw = random.Random(1)
+    latency = Latency(mean_s=2.0, sigma=0.7)
+    assert sum(latency.draw(draw) for _ in range(20_000)) / 20_000 == pytest.approx(2.0, rel=0.03)
+    assert Latency(mean_s=2.0).draw(draw) == 2.0
+
+
+def test_an_append_only_prompt_reuses_all_but_the_newest_screenshot() -> None:
+    model = EpisodeModel(
+        response_tokens=100, max_response_tokens=200, system_tokens=500, image_tokens=1000, context_tokens=4_900
+    )
+    shapes = [prompt_of(model, step) for step in range(5)]
+    assert [shape.tokens for shape in shapes[:4]] == [1500, 2600, 3700, 1800]  # 4800 + 200 would not fit: a new segment
+    assert [shape.reusable for shape in shapes] == [0, 1600, 2700, 500, 1900]
+    assert [shape.images for shape in shapes] == [1, 2, 3, 1, 2]
+
+
+def test_a_window_of_screenshots_reuses_only_the_system_prompt_once_it_moves() -> None:
+    model = EpisodeModel(response_tokens=100, system_tokens=500, image_tokens=1000, history_images=2)
+    shapes = [prompt_of(model, step) for step in range(4)]
+    assert [shape.tokens for shape in shapes] == [1500, 2600, 2700, 2800]
+    assert [shape.reusable for shape in shapes] == [0, 1600, 500, 500]
+
+
+def test_an_episode_that_reaches_the_limit_fails() -> None:
+    book = TaskBook(EpisodeModel(median_steps=30.0, sigma=0.3, success_alpha=1e6, success_beta=1.0), 0)
+    draws = [book.draw("simulated/a/1", random.Random(seed), 30) for seed in range(200)]
+    assert all(draw.steps <= 30 for draw in draws)
+    assert any(draw.succeeds for draw in draws)
+    assert any(draw.steps == 30 and not draw.succeeds for draw in draws)
+
+
+def recorded(seed: int, episodes: int = 300, request_s: float = 0.5, step_s: float = 0.02) -> list[dict[str, Any]]:
+    """What a run of four desktops on one worker writes, with known latencies."""
+    draw = random.Random(seed)
+    lines: list[dict[str, Any]] = []
+    clocks = [0.0] * 4
+    for index in range(episodes):
+        desktop = index % 4
+        steps = draw.randint(2, 12)
+        tokens = [draw.randint(20, 80) for _ in range(steps)]
+        model_s = sum(request_s + step_s * count for count in tokens)
+        env_s, reset_s = 0.3 * steps, draw.uniform(0.9, 1.1)
+        duration_s = model_s + env_s + reset_s
+        clocks[desktop] += duration_s
+        lines.append(
+            {
+                "kind": "episode", "phase": "train", "time_s": clocks[desktop], "duration_s": duration_s, "steps": steps,
+                "tokens": sum(tokens), "model_s": model_s, "env_s": env_s, "reset_s": reset_s,
+                "reward": float(draw.random() < 0.25),
+            }
+        )  # fmt: skip
+    for index in range(10):
+        tokens_trained = 1000 + 500 * index
+        lines.append(
+            {
+                "kind": "update", "time_s": 100.0 * index, "rows_trained": 20, "tokens": tokens_trained,
+                "step_s": 3.0 + tokens_trained / 500, "publish_s": 0.7, "wait_s": 1.0,
+            }
+        )  # fmt: skip
+    return lines
+
+
+def test_a_fit_finds_the_latencies_of_a_recorded_run(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in recorded(5)) + "not json\n")
+    fitted = fit_models([path], SystemModels())
+    assert fitted.desktop.reset_s.mean_s == pytest.approx(1.0, rel=0.02)
+    assert (fitted.desktop.step_s.mean_s, fitted.desktop.step_s.sigma) == pytest.approx((0.3, 0.0), abs=1e-6)
+    assert fitted.trainer.update_s == pytest.approx(3.0, rel=0.01)
+    assert fitted.trainer.tokens_per_s == pytest.approx(500.0, rel=0.01)
+    assert fitted.publish.publish_s == pytest.approx(0.7)
+    engine, tokens = fitted.engine, fitted.episode.response_tokens
+    assert tokens == pytest.approx(50.0, rel=0.03)
+    # Whatever is attributed to which coefficient: a response at the load of the run takes what it took.
+    share = 4 * 1.5 / (1.5 + 0.3 + 1 / 7)
+    seconds = engine.request_s + tokens * (engine.step_s + engine.step_s_per_request * share)
+    assert seconds == pytest.approx(0.5 + 0.02 * 50, rel=0.05)
+
+
+def test_a_run_without_episodes_cannot_be_fitted(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"has no metrics.jsonl"):
+        fit_models([tmp_path], SystemModels())
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ModelFileError, match="0 usable training episodes"):
+        fit_models([tmp_path], SystemModels())
+
+
+def outcome(**changes: Any) -> Outcome:
+    base = simulate(Scenario(desktops=4, workers=1, rollouts_per_task=2, hours=0.05, warm_up_hours=0.0))
+    return replace(base, **changes)
+
+
+@pytest.mark.parametrize(
+    ("slots", "workers", "trainer", "name"),
+    [
+        (SlotShares(0.01, 0.2, 0.3, 0.1, 0.39), WorkerShares(0.8, 0.0, 0.2, 0.0), TrainerShares(0.9, 0.05, 0.05), "trainer"),
+        (SlotShares(0.01, 0.1, 0.5, 0.39, 0.0), WorkerShares(0.99, 0.01, 0.0, 0.0), TrainerShares(0.4, 0.1, 0.5), "inference"),
+        (SlotShares(0.02, 0.6, 0.36, 0.02, 0.0), WorkerShares(0.7, 0.01, 0.29, 0.0), TrainerShares(0.4, 0.1, 0.5), "desktops"),
+        (SlotShares(0.08, 0.08, 0.05, 0.01, 0.78), WorkerShares(0.3, 0.1, 0.6, 0.0), TrainerShares(0.3, 0.05, 0.65), "coupling"),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_is_named(slots: SlotShares, workers: WorkerShares, trainer: TrainerShares, name: str) -> None:
+    found = bottleneck(outcome(slots=slots, workers=workers, trainer=trainer))
+    assert found.name == name
+    assert "%" in found.reason
+
+
+def test_costs_are_prices_times_time_over_trained_trajectories() -> None:
+    scenario = Scenario(desktops=100, workers=4)
+    assert usd_per_hour(scenario) == pytest.approx((4 + 8) * 2.5 + 100 * 0.0096)
+    figures = outcome(trained_rollouts=500, window_s=1800.0)
+    assert usd_per_1000_rollouts(scenario, figures) == pytest.approx(usd_per_hour(scenario))
+    assert usd_per_1000_rollouts(scenario, outcome(trained_rollouts=0)) == float("inf")
+
+
+def test_the_cheapest_split_is_recommended() -> None:
+    figures = outcome(window_s=3600.0)
+    asked: list[tuple[int, int]] = []
+
+    def run(other: Scenario) -> Outcome:
+        asked.append((other.desktops, other.workers))
+        return replace(figures, trained_rollouts=min(10 * other.desktops, 150 * other.workers))
+
+    best, options = recommend_split(Scenario(desktops=40, workers=4), replace(figures, trained_rollouts=400), run)
+    assert (best.desktops, best.workers) == (80, 8)
+    assert len(options) == 9
+    assert (40, 4) not in asked
+
+
+def test_a_chart_has_a_row_per_resource_and_is_valid_xml() -> None:
+    intervals = {
+        "desktops": [(f"desktop-{index}", "executing", 100.0, 160.0) for index in range(60)],
+        "trainer": [("trainer", "training", 120.0, 140.0), ("trainer", "waiting", 140.0, 160.0)],
+    }
+    document = ElementTree.fromstring(gantt_svg(intervals, "a < b"))
+    texts = [element.text for element in document.iter() if element.tag.endswith("text")]
+    assert "a < b" in texts
+    assert sum(text.startswith("desktop-") for text in texts if text) == 20  # every third of 60
+    assert "trainer" in texts
+    assert ElementTree.fromstring(gantt_svg({}, "empty")) is not None
