@@ -1,0 +1,1 @@
+"""Rollouts and decoupling: virtual time, and the real parts beside it."""

@@ -1,0 +1,235 @@
+"""Decoupled against coupled rollouts in DART's setting, in virtual time, with each factor switched alone; scaling and failures.
+
+Role: the figures of the acceptance lines. Rule: everything comes from `dart_train.simulation` with the decisions of production; shares
+of every arm are in the record; figures are means over seeds. Non-goals: real engines (`python -m benchmarks rollout`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from benchmarks.rollouts import dart_setting as setting
+from dart_train.scheduling.settings import SchedulingMode
+from dart_train.simulation.models import FaultModel
+from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.planning import bottleneck
+from dart_train.simulation.scenario import Scenario
+
+SCALES = ((1_000, 256), (2_000, 256), (4_000, 256), (6_000, 256), (8_000, 256), (10_000, 256))
+FAULTS = FaultModel(
+    desktops_per_hour=0.05,
+    repair_s=3600.0,
+    worker_lost_at_s=3600.0 + 1200.0,
+    worker_repair_s=1e9,
+    trainer_lost_at_s=3600.0 + 2400.0,
+    trainer_repair_s=600.0,
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Sizes of the benchmark."""
+    command.add_argument("--seeds", type=int, default=4, help="seeds per arm")
+    command.add_argument("--hours", type=float, default=6.0, help="simulated hours per arm, after a warm-up of one")
+    command.add_argument("--no-scaling", action="store_true", help="leave out the scaling to 10,000 desktops")
+
+
+def decoupled(**changes: Any) -> dict[str, Any]:
+    """The decoupled system: all factors, and each worker updates on its own."""
+    full = {key: value for factor in setting.FACTORS.values() for key, value in factor.items()}
+    return full | {"mode": SchedulingMode.ROLLOUT_PER_WORKER} | changes
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    def run(**changes: Any) -> dict[str, Any]:
+        outcomes = [simulate(setting.scenario(hours=args.hours, seed=seed, **changes)) for seed in range(args.seeds)]
+        return figures(outcomes)
+
+    coupled, full = run(), run(**decoupled())
+    own = {
+        key: value
+        for name in ("desktops", "update_in_place", "streams")
+        for key, value in setting.FACTORS[name].items()
+    }
+    coupled_own = run(**own)
+    fast_coupled = run(**own | {"desktop": setting.OWN_FAST_DESKTOP})
+    fast = run(**decoupled(desktop=setting.OWN_FAST_DESKTOP))
+    return {
+        "actions_per_min_ratio": _ratio(full, coupled, "actions_per_min"),
+        "env_util": full["env_util"],
+        "env_util_ratio": _ratio(full, coupled, "env_util"),
+        "worker_util": fast["worker_util"],
+        "worker_util_ratio": _ratio(fast, coupled, "worker_util"),
+        "stale_withheld": full["stale_withheld"],
+        "against_own_desktops": {
+            "actions_per_min_ratio": _ratio(full, coupled_own, "actions_per_min"),
+            "env_util_ratio": _ratio(full, coupled_own, "env_util"),
+            "worker_util_ratio": _ratio(full, coupled_own, "worker_util"),
+        },
+        "against_own_fast_desktops": {
+            "actions_per_min_ratio": _ratio(fast, fast_coupled, "actions_per_min"),
+            "env_util_ratio": _ratio(fast, fast_coupled, "env_util"),
+            "worker_util_ratio": _ratio(fast, fast_coupled, "worker_util"),
+        },
+        "published": setting.PUBLISHED,
+        "calibrated": {
+            "trainer_tokens_per_s": setting.TRAINER_TOKENS_PER_S,
+            "length_sigma": setting.LENGTH_SIGMA,
+            "to": "12.2 % environment utilisation and 29.6 % worker utilisation of `coupled`",
+        },
+        "arms": {
+            "coupled": coupled,
+            "coupled_own_desktops": coupled_own,
+            "coupled_own_fast_desktops": fast_coupled,
+            "decoupled": full,
+            "decoupled_own_fast_desktops": fast,
+        },
+        "one_factor_on": {name: run(**change) for name, change in setting.FACTORS.items()}
+        | {
+            "scheduling_by_task": run(mode=SchedulingMode.TASK),
+            "scheduling_and_per_worker": run(mode=SchedulingMode.ROLLOUT_PER_WORKER),
+        },
+        "one_factor_off": {
+            "per_worker": run(**decoupled(mode=SchedulingMode.ROLLOUT_GLOBAL)),
+            "scheduling_by_task": run(**decoupled(mode=SchedulingMode.TASK)),
+            "scheduling": coupled_own,
+            "desktops": run(**decoupled(desktop=setting.DART_DESKTOP)),
+            "update_in_place": run(**decoupled(publish=setting.DART_PUBLISH)),
+            "kept_cache": run(**decoupled(publish=setting.OWN_PUBLISH_RECOMPUTED)),
+            "streams": run(**decoupled(streams=False)),
+        },
+        "faults": faults(args),
+        "scaling": None if args.no_scaling else scaling(),
+    }
+
+
+def figures(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Means over seeds: the headline figures, and all shares."""
+
+    def mean(values: list[float]) -> float:
+        return round(fmean(values), 4)
+
+    first = outcomes[0].as_dict()
+    return {
+        "actions_per_min": mean([each.actions_per_min for each in outcomes]),
+        "trained_rows_per_min": mean([each.trained_rows_per_min for each in outcomes]),
+        "env_util": mean([each.slots.utilisation for each in outcomes]),
+        "worker_util": mean([each.workers.utilisation for each in outcomes]),
+        "worker_load": mean([each.worker_load for each in outcomes]),
+        "trainer_util": mean([each.trainer.utilisation for each in outcomes]),
+        "stale_withheld": mean([each.withheld_fraction for each in outcomes]),
+        "staleness_mean": mean([each.staleness.mean for each in outcomes]),
+        "lag_p50_s": mean([each.lag_s.p50 for each in outcomes]),
+        "shares": {
+            kind: {
+                name: mean([each.as_dict()[kind][name] for each in outcomes])
+                for name in first[kind]
+                if name != "utilisation"
+            }
+            for kind in ("slots", "workers", "trainer")
+        },
+        "prefix_hit_rate": mean([each.prefix_hit_rate for each in outcomes]),
+        "mean_steps": mean([each.mean_steps_attempted for each in outcomes]),
+        "env_util_by_seed": [round(each.slots.utilisation, 4) for each in outcomes],
+        "bottleneck": bottleneck(outcomes[0]).name,
+    }
+
+
+def faults(args: argparse.Namespace) -> dict[str, Any]:
+    """The decoupled system, with 5 % of the desktops lost per hour, one of four workers lost, and ten minutes without the trainer.
+
+    The loss of capacity is computed for the resource that fails: desktops and workers as their share of lost time, the trainer as its own.
+    """
+    changes: dict[str, dict[str, Any]] = {
+        "desktops": {"worker_lost_at_s": None, "trainer_lost_at_s": None},
+        "worker": {"desktops_per_hour": 0.0, "trainer_lost_at_s": None},
+        "trainer": {"desktops_per_hour": 0.0, "worker_lost_at_s": None},
+        "all": {},
+    }
+    return {name: _with_faults(FAULTS.model_copy(update=change), args.seeds) for name, change in changes.items()}
+
+
+def _with_faults(model: FaultModel, seeds: int) -> dict[str, Any]:
+    hours, begin_s = 2.0, 3600.0
+    losses, capacities, lost, twice = [], [], 0, 0
+    for seed in range(seeds):
+        base = setting.scenario(hours=hours, seed=seed, **decoupled())
+        broken = replace(base, models=base.models.model_copy(update={"faults": model}))
+        whole, part = simulate(base), simulate(broken)
+        losses.append(1 - part.trained_rows_per_min / whole.trained_rows_per_min)
+        window_s = hours * 3600
+        desktops = 0.0
+        if model.desktops_per_hour:
+            desktops = part.desktop_faults * model.repair_s / 2 / (base.desktops * window_s)
+        worker = 0.0
+        if model.worker_lost_at_s is not None:
+            worker = (begin_s + window_s - model.worker_lost_at_s) / window_s / base.workers
+        trainer = 0.0 if model.trainer_lost_at_s is None else model.trainer_repair_s / window_s
+        capacities.append(1 - (1 - desktops) * (1 - worker) * (1 - trainer))
+        lost += part.lost
+        twice += part.trained_twice + part.finished_twice
+    return {
+        "throughput_loss": round(fmean(losses), 4),
+        "lost_capacity": round(fmean(capacities), 4),
+        "excess": round(fmean(losses) - fmean(capacities), 4),
+        "lost": lost,
+        "twice": twice,
+    }
+
+
+def scaling() -> dict[str, Any]:
+    """Desktops up to 10,000 with 256 inference workers and a trainer that grows with them: one simulated hour each."""
+    rows = []
+    for desktops, workers in SCALES:
+        case = scaled(desktops, workers)
+        began_s = time.perf_counter()
+        outcome = simulate(case)
+        rows.append(
+            {
+                "desktops": desktops,
+                "workers": workers,
+                "actions_per_min": round(outcome.actions_per_min, 1),
+                "per_desktop": round(outcome.actions_per_min / desktops, 4),
+                "env_util": round(outcome.slots.utilisation, 4),
+                "worker_util": round(outcome.workers.utilisation, 4),
+                "worker_load": round(outcome.worker_load, 4),
+                "trainer_util": round(outcome.trainer.utilisation, 4),
+                "stale_withheld": round(outcome.withheld_fraction, 4),
+                "lost": outcome.lost,
+                "bottleneck": bottleneck(outcome).name,
+                "events": outcome.events,
+                "wall_s": round(time.perf_counter() - began_s, 1),
+            }
+        )
+    return {"rows": rows, "linear_from": rows[0]["per_desktop"]}
+
+
+def scaled(desktops: int, workers: int) -> Scenario:
+    """The decoupled system with fast desktops at another size; batch, tasks and trainer grow in proportion to the desktops."""
+    base = setting.scenario(**decoupled(desktop=setting.OWN_FAST_DESKTOP), hours=1.0)
+    factor = desktops / setting.DESKTOPS
+    groups = round(setting.GROUPS_PER_BATCH * factor)
+    batch = base.scheduler.batch.model_copy(
+        update={"min_groups": groups, "max_groups": groups, "max_ready_groups": 4 * groups}
+    )
+    trainer = base.models.trainer.model_copy(
+        update={"tokens_per_s": setting.TRAINER_TOKENS_PER_S * factor, "update_s": base.models.trainer.update_s}
+    )
+    return replace(
+        base,
+        desktops=desktops,
+        workers=workers,
+        rollout_workers=max(1, desktops // 250),
+        tasks=round(203 * factor),
+        max_updating=max(1, workers // 16),
+        warm_up_hours=0.5,
+        scheduler=base.scheduler.model_copy(update={"batch": batch}),
+        models=base.models.model_copy(update={"trainer": trainer}),
+    )
+
+
+def _ratio(above: dict[str, Any], below: dict[str, Any], key: str) -> float:
+    return round(float(above[key]) / float(below[key]), 3)
