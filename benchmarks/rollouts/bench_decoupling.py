@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.rollouts import dart_setting as setting
 from dart_train.scheduling.settings import SchedulingMode
 from dart_train.simulation.models import FaultModel
-from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.outcome import SimulationOutcome, simulate
 from dart_train.simulation.planning import bottleneck
 from dart_train.simulation.scenario import Scenario
 
@@ -106,7 +106,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def figures(outcomes: list[Outcome]) -> dict[str, Any]:
+def figures(outcomes: list[SimulationOutcome]) -> dict[str, Any]:
     """Means over seeds: the headline figures, and all shares."""
 
     def mean(values: list[float]) -> float:

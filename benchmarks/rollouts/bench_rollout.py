@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.rollouts.april_grid import ARMS, GRID, Cell, scenario
-from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.outcome import SimulationOutcome, simulate
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def measure_cell(cell: Cell, seeds: int, hours: float) -> dict[str, Any]:
     }
 
 
-def _figures(outcomes: list[Outcome]) -> dict[str, Any]:
+def _figures(outcomes: list[SimulationOutcome]) -> dict[str, Any]:
     def mean(values: list[float]) -> float:
         return round(fmean(values), 3)
 

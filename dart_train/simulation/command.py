@@ -1,26 +1,30 @@
 """What `dart-train simulate` does, without the arguments' parsing.
 
-Role: `run_simulation`: models, simulation, tables, files. Rule: everything that can be wrong is found before the simulation starts, and
-said in one sentence. Non-goals: the figures (`outcome`), the text of the tables (`tables`).
+Role: `run_simulation`: models, simulation, tables, files; `scenario_of`: what a recipe would run, with the settings of production. Rule:
+everything that can be wrong is found before the simulation starts, and said in one sentence. Non-goals: the figures (`outcome`), the text
+of the tables (`tables`).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from dart_train.config import Recipe
-from dart_train.scheduling.settings import SchedulingMode
+from dart_train.run.components import batch_settings, curation_settings
+from dart_train.scheduling.settings import SchedulerSettings, SchedulingMode, SchedulingSettings
 from dart_train.simulation.fitting import fit_models
 from dart_train.simulation.gantt import gantt_svg
 from dart_train.simulation.models import ModelFileError, SystemModels, load_models, save_models
 from dart_train.simulation.outcome import simulate
 from dart_train.simulation.planning import bottleneck, recommend_split, usd_per_1000_rollouts
-from dart_train.simulation.recipe_scenario import scenario_of
+from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.tables import print_outcome
+
+DESKTOPS_PER_ROLLOUT_WORKER = 250
 
 
 class SimulateError(Exception):
@@ -118,6 +122,58 @@ def run_simulation(recipe: Recipe, options: SimulateOptions, console: Console | 
             "splits": None if split is None else [asdict(each) for each in split[1]],
         }
         options.json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def scenario_of(
+    recipe: Recipe,
+    models: SystemModels,
+    *,
+    desktops: int | None = None,
+    workers: int | None = None,
+    hours: float = 1.0,
+    seed: int | None = None,
+    mode: SchedulingMode | None = None,
+    gantt_s: float = 0.0,
+) -> Scenario:
+    """Describe what a recipe would run.
+
+    Args:
+        recipe: The recipe.
+        models: Latencies.
+        desktops: Number of desktops; None: the recipe's.
+        workers: Number of inference workers; None: the recipe's.
+        hours: Simulated hours, after a warm-up of half as long.
+        seed: Seed; None: the recipe's.
+        mode: Scheduling mode; None: the default of production.
+        gantt_s: Seconds of which the states are kept for a chart.
+
+    Returns:
+        The scenario.
+    """
+    count = desktops or recipe.desktops.count
+    chosen = recipe.run.seed if seed is None else seed
+    scheduling = SchedulingSettings() if mode is None else SchedulingSettings(mode=mode)
+    families = len(recipe.tasks.families)
+    base = Scenario(
+        desktops=count,
+        workers=workers or recipe.inference.workers,
+        rollout_workers=-(-count // DESKTOPS_PER_ROLLOUT_WORKER),
+        families=families,
+        tasks=50 * families,
+        rollouts_per_task=recipe.rollout.group_size,
+        max_steps=recipe.tasks.max_steps,
+        hours=hours,
+        warm_up_hours=hours / 2,
+        seed=chosen,
+        scheduler=SchedulerSettings(
+            seed=chosen,
+            scheduling=scheduling,
+            batch=batch_settings(recipe),
+            curation=curation_settings(recipe),
+        ),
+        models=models,
+    )
+    return replace(base, gantt_s=gantt_s)
 
 
 def _mode(name: str | None) -> SchedulingMode | None:

@@ -1,7 +1,7 @@
 """The figures of a simulation.
 
-Role: `simulate` runs a scenario and returns an `Outcome` of plain numbers. Rule: utilisation, rates, staleness and lag are computed by
-`dart_train.utilisation`. Non-goals: tables, charts, advice (`tables`, `gantt`, `planning`).
+Role: `simulate` runs a scenario and returns an `SimulationOutcome` of plain numbers. Rule: utilisation, rates, staleness and lag are
+computed by `dart_train.utilisation`. Non-goals: tables, charts, advice (`tables`, `gantt`, `planning`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dart_train.utilisation import (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationOutcome:
     """Figures of the window of one simulation.
 
     Attributes:
@@ -101,7 +101,7 @@ class Outcome:
         return {key: _rounded(value) for key, value in data.items()}
 
 
-def simulate(scenario: Scenario) -> Outcome:
+def simulate(scenario: Scenario) -> SimulationOutcome:
     """Run a scenario.
 
     Args:
@@ -115,7 +115,7 @@ def simulate(scenario: Scenario) -> Outcome:
     return _outcome(simulation)
 
 
-def _outcome(simulation: Simulation) -> Outcome:
+def _outcome(simulation: Simulation) -> SimulationOutcome:
     scenario, record, now_s = simulation.scenario, simulation.record, simulation.heap.now_s
     window_s = now_s - record.begin_s
     for recorder in (record.slots, record.workers, record.trainer):
@@ -127,7 +127,7 @@ def _outcome(simulation: Simulation) -> Outcome:
     full_step_s = (model.step_s + model.step_s_per_request * model.max_requests) / model.max_requests
     work_s = computed / model.prefill_tokens_per_s + sum(engine.decoded_tokens for engine in engines) * full_step_s
     episodes = sum(record.lengths.values())
-    return Outcome(
+    return SimulationOutcome(
         window_s=window_s,
         slots=slot_shares(record.slots.times.seconds(now_s), scenario.desktops, window_s),
         workers=worker_shares(record.workers.times.seconds(now_s), scenario.workers, window_s),

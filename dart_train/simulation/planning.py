@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from dart_train.simulation.models import PriceModel
-from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.outcome import SimulationOutcome, simulate
 from dart_train.simulation.scenario import Scenario
 
 WAITING_SHARE = 0.15
@@ -51,7 +51,7 @@ class SplitOption:
     bottleneck: str
 
 
-def bottleneck(outcome: Outcome) -> Bottleneck:
+def bottleneck(outcome: SimulationOutcome) -> Bottleneck:
     """Name the resource that limits the throughput.
 
     Args:
@@ -94,7 +94,7 @@ def usd_per_hour(scenario: Scenario) -> float:
     return gpus * prices.gpu_hour + scenario.desktops * prices.desktop_hour
 
 
-def usd_per_1000_rollouts(scenario: Scenario, outcome: Outcome) -> float:
+def usd_per_1000_rollouts(scenario: Scenario, outcome: SimulationOutcome) -> float:
     """Compute what 1,000 trained trajectories cost.
 
     Args:
@@ -108,7 +108,7 @@ def usd_per_1000_rollouts(scenario: Scenario, outcome: Outcome) -> float:
     return 1000 * usd_per_hour(scenario) / per_hour if per_hour else float("inf")
 
 
-def option(scenario: Scenario, outcome: Outcome) -> SplitOption:
+def option(scenario: Scenario, outcome: SimulationOutcome) -> SplitOption:
     """Summarise a simulated split.
 
     Args:
@@ -128,7 +128,7 @@ def option(scenario: Scenario, outcome: Outcome) -> SplitOption:
 
 
 def recommend_split(
-    scenario: Scenario, outcome: Outcome, run: Callable[[Scenario], Outcome] = simulate
+    scenario: Scenario, outcome: SimulationOutcome, run: Callable[[Scenario], SimulationOutcome] = simulate
 ) -> tuple[SplitOption, list[SplitOption]]:
     """Look for a cheaper split of desktops and inference workers, with the same trainer.
 

@@ -1,7 +1,7 @@
 """What is simulated: sizes, settings of production, latency models.
 
 Role: `Scenario`, the input of a simulation. Rule: settings of scheduling, routing and weight updates are the classes of production.
-Non-goals: the simulation (`system`), a recipe's scenario (`recipe_scenario`).
+Non-goals: the simulation (`system`), a recipe's scenario (`command`).
 """
 
 from __future__ import annotations

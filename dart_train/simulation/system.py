@@ -28,6 +28,7 @@ from dart_train.scheduling.state import SchedulerState
 from dart_train.simulation.engine import SimulatedEngine, SimulatedRequest
 from dart_train.simulation.episodes import TaskBook, prompt_of, response_length
 from dart_train.simulation.event_heap import EventHeap
+from dart_train.simulation.parts import SimulatedEpisode, SimulatedSlot
 from dart_train.simulation.records import RunRecorder
 from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.training import SimulatedTrainer, StoredRollout
@@ -36,50 +37,6 @@ from dart_train.utilisation import SlotActivity, WorkerActivity
 
 TRAIN = "train"
 HEARTBEAT_S = 60.0
-
-
-class _Episode:
-    """A rollout as it is played: what it will be, and how far it is."""
-
-    __slots__ = ("group_id", "max_version", "min_version", "rollout_id", "rows", "step", "steps", "succeeds", "task_id")
-
-    def __init__(self, rollout_id: str, group_id: str, task_id: str, steps: int, succeeds: bool) -> None:
-        self.rollout_id = rollout_id
-        self.group_id = group_id
-        self.task_id = task_id
-        self.steps = steps
-        self.succeeds = succeeds
-        self.step = 0
-        self.rows: list[tuple[int, int]] = []
-        self.min_version: int | None = None
-        self.max_version: int | None = None
-
-
-class _Slot:
-    """One desktop and what it does. generation: grows when the desktop fails, so that older events do not count any more."""
-
-    __slots__ = (
-        "assigned_s",
-        "episode",
-        "generation",
-        "name",
-        "prepare_s",
-        "request",
-        "request_id",
-        "stop",
-        "worker_id",
-    )
-
-    def __init__(self, name: str, worker_id: str) -> None:
-        self.name = name
-        self.worker_id = worker_id
-        self.episode: _Episode | None = None
-        self.request: SimulatedRequest | None = None
-        self.request_id = ""
-        self.generation = 0
-        self.stop: bool | None = None
-        self.assigned_s = 0.0
-        self.prepare_s = 0.0
 
 
 class Simulation:
@@ -108,16 +65,18 @@ class Simulation:
         self.scheduler = SchedulerState(scenario.scheduler, lambda prefix: f"{prefix}_{next(numbers)}")
         self.router = Router(scenario.routing)
         size = -(-scenario.desktops // scenario.rollout_workers)
-        self._slots = [_Slot(f"desktop-{index}", f"rollout-{index // size}") for index in range(scenario.desktops)]
+        self._slots = [
+            SimulatedSlot(f"desktop-{index}", f"rollout-{index // size}") for index in range(scenario.desktops)
+        ]
         self._desktops: dict[str, int] = {}
         for slot in self._slots:
             self._desktops[slot.worker_id] = self._desktops.get(slot.worker_id, 0) + 1
-        self._asking: dict[str, _Slot] = {}
+        self._asking: dict[str, SimulatedSlot] = {}
         self._asks = itertools.count()
-        self._running: dict[str, _Slot] = {}
-        self._parked: dict[str, _Episode] = {}
+        self._running: dict[str, SimulatedSlot] = {}
+        self._parked: dict[str, SimulatedEpisode] = {}
         self._prepared: dict[str, float | None] = {}
-        self._waiting_for_snapshot: dict[str, list[tuple[_Slot, int]]] = {}
+        self._waiting_for_snapshot: dict[str, list[tuple[SimulatedSlot, int]]] = {}
         self._kv_usage = 0.0
         """Mean over the workers, brought up to date at every heartbeat."""
         self._unrouted: deque[SimulatedRequest] = deque()
@@ -197,9 +156,21 @@ class Simulation:
         if ready:
             self.trainer.ask()
 
+    def publish(self, version: int) -> None:
+        """Bring all inference workers to a version.
+
+        Args:
+            version: The version.
+        """
+        self.updates.publish(version)
+
+    def workers_updated(self) -> None:
+        """All inference workers have the newest version."""
+        self.trainer.workers_updated()
+
     # Desktops
 
-    def _ask(self, slot: _Slot) -> None:
+    def _ask(self, slot: SimulatedSlot) -> None:
         slot.request_id = f"ask-{next(self._asks)}"
         self._asking[slot.request_id] = slot
         self.record.slots.change(slot.name, SlotActivity.IDLE)
@@ -234,7 +205,9 @@ class Simulation:
             return
         random = Random(f"{self.scenario.seed}/{command.rollout_id}/{slot.generation}")
         draw = self._book.draw(command.task_id, random, command.max_steps)
-        slot.episode = _Episode(command.rollout_id, command.group_id, command.task_id, draw.steps, draw.succeeds)
+        slot.episode = SimulatedEpisode(
+            command.rollout_id, command.group_id, command.task_id, draw.steps, draw.succeeds
+        )
         if not desktop.forks:
             self.heap.after(desktop.reset_s.draw(self._random), self._prepared_alone, token)
             return
@@ -247,11 +220,11 @@ class Simulation:
             self._waiting_for_snapshot[command.group_id] = []
             self.heap.after(desktop.reset_s.draw(self._random), self._snapshot_made, (command.group_id, token))
 
-    def _prepared_alone(self, token: tuple[_Slot, int]) -> None:
+    def _prepared_alone(self, token: tuple[SimulatedSlot, int]) -> None:
         token[0].prepare_s = self.heap.now_s - token[0].assigned_s
         self._begin_step(token)
 
-    def _snapshot_made(self, argument: tuple[str, tuple[_Slot, int]]) -> None:
+    def _snapshot_made(self, argument: tuple[str, tuple[SimulatedSlot, int]]) -> None:
         group_id, token = argument
         waiting = self._waiting_for_snapshot.pop(group_id, [])
         slot, generation = token
@@ -271,7 +244,7 @@ class Simulation:
             self.heap.after(self.models.desktop.fork_s.draw(self._random), self._begin_step, each)
         self._prepared_alone(token)
 
-    def _begin_step(self, token: tuple[_Slot, int]) -> None:
+    def _begin_step(self, token: tuple[SimulatedSlot, int]) -> None:
         slot, generation = token
         episode = slot.episode
         if slot.generation != generation or episode is None:
@@ -328,7 +301,7 @@ class Simulation:
 
     def _on_running(self, request: SimulatedRequest) -> None:
         slot = request.owner
-        assert isinstance(slot, _Slot)
+        assert isinstance(slot, SimulatedSlot)
         self.record.slots.change(slot.name, SlotActivity.RUNNING)
 
     def _on_busy(self, worker: str, busy: bool) -> None:
@@ -338,7 +311,7 @@ class Simulation:
     def _on_done(self, request: SimulatedRequest, worker: str) -> None:
         self.on_response(worker)
         slot = request.owner
-        assert isinstance(slot, _Slot)
+        assert isinstance(slot, SimulatedSlot)
         episode = slot.episode
         assert episode is not None, "a request belongs to an episode"
         assert slot.request is request, "a slot has one request"
@@ -359,7 +332,7 @@ class Simulation:
         if self._unrouted:
             self.send_waiting()
 
-    def _end_step(self, token: tuple[_Slot, int]) -> None:
+    def _end_step(self, token: tuple[SimulatedSlot, int]) -> None:
         slot, generation = token
         episode = slot.episode
         if slot.generation != generation or episode is None:
@@ -372,7 +345,7 @@ class Simulation:
         self.record.slots.change(slot.name, SlotActivity.RESETTING)
         self.heap.after(self.models.desktop.evaluate_s.draw(self._random), self._end_episode, token)
 
-    def _end_episode(self, token: tuple[_Slot, int]) -> None:
+    def _end_episode(self, token: tuple[SimulatedSlot, int]) -> None:
         slot, generation = token
         episode = slot.episode
         if slot.generation != generation or episode is None:
@@ -397,13 +370,13 @@ class Simulation:
         )
         self._ask(slot)
 
-    def _leave(self, slot: _Slot, episode: _Episode) -> None:
+    def _leave(self, slot: SimulatedSlot, episode: SimulatedEpisode) -> None:
         """The slot has nothing to do with its rollout any more."""
         self._running.pop(episode.rollout_id, None)
         self.router.finished(episode.rollout_id)
         slot.episode = None
 
-    def _stop(self, slot: _Slot, episode: _Episode) -> None:
+    def _stop(self, slot: SimulatedSlot, episode: SimulatedEpisode) -> None:
         """The worker stops a rollout at a step, as it was told."""
         if slot.stop and episode.step:
             self.record.slots.change(slot.name, SlotActivity.RESETTING)
@@ -414,7 +387,7 @@ class Simulation:
         self.decide(events.RolloutAbandoned(self.heap.now_s, episode.rollout_id, "told to stop", uses_attempt=False))
         self._ask(slot)
 
-    def _park(self, token: tuple[_Slot, int]) -> None:
+    def _park(self, token: tuple[SimulatedSlot, int]) -> None:
         slot, generation = token
         episode = slot.episode
         if slot.generation != generation or episode is None:
@@ -467,7 +440,7 @@ class Simulation:
             self.record.ended(episode.step, masked=True)
             self.decide(events.RolloutEnded(self.heap.now_s, episode.rollout_id, None, episode.step))
 
-    def _repair(self, token: tuple[_Slot, int]) -> None:
+    def _repair(self, token: tuple[SimulatedSlot, int]) -> None:
         slot, generation = token
         if slot.generation == generation:
             self._ask(slot)
@@ -480,6 +453,6 @@ class Simulation:
             activity: What its slot does now: waiting for a queued or for a running request.
         """
         slot = request.owner
-        assert isinstance(slot, _Slot)
+        assert isinstance(slot, SimulatedSlot)
         if slot.request is request:
             self.record.slots.change(slot.name, activity)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from dart_train.simulation.outcome import Outcome
+from dart_train.simulation.outcome import SimulationOutcome
 from dart_train.simulation.planning import Bottleneck, SplitOption
 from dart_train.simulation.scenario import Scenario
 
@@ -19,7 +19,7 @@ from dart_train.simulation.scenario import Scenario
 def print_outcome(
     console: Console,
     scenario: Scenario,
-    outcome: Outcome,
+    outcome: SimulationOutcome,
     limit: Bottleneck,
     split: tuple[SplitOption, Sequence[SplitOption]] | None,
     usd_per_1000: float,
@@ -52,7 +52,7 @@ def print_outcome(
         )
 
 
-def _shares(outcome: Outcome) -> Table:
+def _shares(outcome: SimulationOutcome) -> Table:
     table = Table("resource", "utilisation", "shares of its time", title="Utilisation")
     slots, workers, trainer = outcome.slots, outcome.workers, outcome.trainer
     table.add_row(
@@ -75,7 +75,7 @@ def _shares(outcome: Outcome) -> Table:
     return table
 
 
-def _rates(outcome: Outcome) -> Table:
+def _rates(outcome: SimulationOutcome) -> Table:
     table = Table("quantity", "value", title="Throughput and freshness")
     for name, value in (
         ("actions per minute", f"{outcome.actions_per_min:,.1f}"),

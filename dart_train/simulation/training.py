@@ -8,15 +8,12 @@ Non-goals: when a batch is formed (`dart_train.scheduling`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dart_train.curation.staleness import trainable_ranges
 from dart_train.scheduling import events
 from dart_train.simulation.episodes import prompt_of
+from dart_train.simulation.parts import SimulatedSystem
 from dart_train.utilisation import TrainerActivity
-
-if TYPE_CHECKING:
-    from dart_train.simulation.system import Simulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class SimulatedTrainer:
         version: Version of its weights.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: SimulatedSystem) -> None:
         self._simulation = simulation
         self.version = 0
         self._stored: dict[str, list[StoredRollout]] = {}
@@ -184,7 +181,7 @@ class SimulatedTrainer:
         simulation.record.trainer.change("trainer", TrainerActivity.WAITING)
         self._published = True
         simulation.decide(events.PolicyPublished(simulation.heap.now_s, self.version))
-        simulation.updates.publish(self.version)
+        simulation.publish(self.version)
         if not simulation.coupled:
             self._finish()
 

@@ -6,16 +6,12 @@ planner decides; staging happens while a worker serves. Non-goals: the order its
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dart_agent.inference.decisions import weight_updates
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdatePlanner, UpdateSettings, WeightsId
+from dart_train.simulation.engine import SimulatedRequest
+from dart_train.simulation.parts import SimulatedSystem
 from dart_train.utilisation import SlotActivity, WorkerActivity
-
-if TYPE_CHECKING:
-    from dart_train.simulation.engine import SimulatedRequest
-    from dart_train.simulation.system import Simulation
 
 
 class SimulatedUpdates:
@@ -25,7 +21,7 @@ class SimulatedUpdates:
         simulation: The system.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: SimulatedSystem) -> None:
         self._simulation = simulation
         scheduling = simulation.scenario.scheduler.scheduling
         mode = UpdateMode.GLOBAL if scheduling.mode.weight_sync == "global" else UpdateMode.PER_WORKER
@@ -155,4 +151,4 @@ class SimulatedUpdates:
 
     def _note_complete(self) -> None:
         if not self.planner.outdated and not self.planner.updating:
-            self._simulation.trainer.workers_updated()
+            self._simulation.workers_updated()

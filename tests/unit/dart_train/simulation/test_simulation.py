@@ -9,7 +9,7 @@ import pytest
 
 from dart_train.scheduling.settings import BatchSettings, SchedulerSettings, SchedulingMode, SchedulingSettings
 from dart_train.simulation.models import FaultModel, PublishModel, SystemModels
-from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.outcome import SimulationOutcome, simulate
 from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.system import Simulation
 
@@ -35,7 +35,7 @@ def models(**parts: Any) -> SystemModels:
     return SystemModels(**parts)
 
 
-def nothing_is_wrong(outcome: Outcome) -> None:
+def nothing_is_wrong(outcome: SimulationOutcome) -> None:
     assert (outcome.lost, outcome.finished_twice, outcome.trained_twice) == (0, 0, 0)
     for shares in (outcome.slots, outcome.workers, outcome.trainer):
         values = [getattr(shares, name) for name in shares.__slots__]

@@ -23,7 +23,7 @@ from dart_train.simulation.models import (
     load_models,
     save_models,
 )
-from dart_train.simulation.outcome import Outcome, simulate
+from dart_train.simulation.outcome import SimulationOutcome, simulate
 from dart_train.simulation.planning import bottleneck, recommend_split, usd_per_1000_rollouts, usd_per_hour
 from dart_train.simulation.scenario import Scenario
 from dart_train.utilisation import SlotShares, TrainerShares, WorkerShares
@@ -147,7 +147,7 @@ def test_a_run_without_episodes_cannot_be_fitted(tmp_path: Path) -> None:
         fit_models([tmp_path], SystemModels())
 
 
-def outcome(**changes: Any) -> Outcome:
+def outcome(**changes: Any) -> SimulationOutcome:
     base = simulate(Scenario(desktops=4, workers=1, rollouts_per_task=2, hours=0.05, warm_up_hours=0.0))
     return replace(base, **changes)
 
@@ -179,7 +179,7 @@ def test_the_cheapest_split_is_recommended() -> None:
     figures = outcome(window_s=3600.0)
     asked: list[tuple[int, int]] = []
 
-    def run(other: Scenario) -> Outcome:
+    def run(other: Scenario) -> SimulationOutcome:
         asked.append((other.desktops, other.workers))
         return replace(figures, trained_rollouts=min(10 * other.desktops, 150 * other.workers))
 
