@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from dart_agent.errors import AgentError, ConfigError
+from dart_agent.strict_model import format_validation_error
 from dart_envs.errors import DartEnvError, TaskError
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class PolicyOption(StrEnum):
     """Who plays."""
 
     VLLM = "vllm"
+    ENDPOINT = "endpoint"
     ORACLE = "oracle"
     RANDOM = "random"
     BLANK = "blank"
@@ -114,6 +117,11 @@ def rollout(
     image: Annotated[str | None, typer.Option(help="default: the tasks' own")] = None,
     farm_url: Annotated[str | None, typer.Option(help="default: DART_FARM_URL, else the embedded farm")] = None,
     dtype: Dtype = Dtype.AUTO,
+    base_url: Annotated[str | None, typer.Option(help="policy endpoint: such as https://host/v1")] = None,
+    model_name: Annotated[str | None, typer.Option(help="policy endpoint: the model's name there")] = None,
+    api_key_variable: Annotated[
+        str | None, typer.Option(help="policy endpoint: environment variable that holds the key; default: no key")
+    ] = None,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
     from dart_agent.component_process import run_until_signal
@@ -125,6 +133,7 @@ def rollout(
     with _exit_on_error():
         if policy in (PolicyOption.VLLM, PolicyOption.BLANK) and (model is None) == (addresses is None):
             raise ConfigError(f"policy {policy} needs either --model or --addresses")
+        endpoint = _endpoint(policy, base_url, model_name, api_key_variable)
         names = tuple(name for given in tasks for name in select_tasks(given, split).ids)
         desktop = EnvConfig(
             resolution=None if resolution is None else _resolution(resolution), font_size=font_size, image=image
@@ -142,6 +151,7 @@ def rollout(
             font_size=desktop.font_size,
             image=desktop.image,
             farm_url=farm_url,
+            endpoint=endpoint,
         )
         plan.check()
         settings = None
@@ -185,6 +195,23 @@ async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[P
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+
+
+def _endpoint(policy: PolicyOption, base_url: str | None, name: str | None, key_variable: str | None) -> Any:
+    from dart_agent.chat_api.endpoint_policy import EndpointSettings
+
+    if policy is not PolicyOption.ENDPOINT:
+        if base_url is not None or key_variable is not None:
+            raise ConfigError("--base-url and --api-key-variable are for --policy endpoint")
+        return None
+    if base_url is None or name is None:
+        raise ConfigError("policy endpoint needs --base-url and --model-name")
+    try:
+        settings = EndpointSettings(base_url=base_url, model=name, api_key_variable=key_variable)
+    except ValidationError as error:
+        raise ConfigError(f"--base-url: {format_validation_error(error)}") from error
+    settings.read_key()
+    return settings
 
 
 def _prompt(wanted: str | None, model: str | None) -> str:

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.rollouts.policy_factory import open_policy_factory
 from dart_agent.rollouts.work_sources import InMemoryWorkSource
-from dart_agent.rollouts.worker import PlayedEpisode, RolloutWorker, format_episode, open_policy_factory
+from dart_agent.rollouts.worker import PlayedEpisode, RolloutWorker, format_episode
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose, SamplingParams, Trajectory, WorkItem
 from dart_envs.tasks import load
@@ -36,6 +38,7 @@ class RolloutPlan:
     font_size: int | None = 16
     image: str = "basic"
     farm_url: str | None = None
+    endpoint: EndpointSettings | None = None
 
     def check(self) -> None:
         """Raise `dart_envs.errors.TaskError` for a task that does not exist, before anything starts."""
@@ -74,7 +77,7 @@ async def run_rollouts(
         ended(format_episode(played.episode), played.episode.trajectory)
 
     async with (
-        open_policy_factory(plan.policy, spec.coordinates, addresses) as make_policy,
+        open_policy_factory(plan.policy, spec.coordinates, addresses, endpoint=plan.endpoint) as make_policy,
         await AsyncFarmClient.connect(plan.farm_url) as farm,
     ):
         worker = RolloutWorker(

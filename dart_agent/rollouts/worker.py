@@ -15,10 +15,9 @@ import functools
 import logging
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from dart_agent.errors import (
     ConfigError,
@@ -33,7 +32,6 @@ from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import (
     Episode,
-    EpisodeEnv,
     EpisodeSettings,
     EpisodeStopped,
     ObservedStep,
@@ -42,15 +40,13 @@ from dart_agent.rollouts.episode_loop import (
 )
 from dart_agent.rollouts.journal import ActionMarks, StepJournal
 from dart_agent.rollouts.partial import PartialRollouts
-from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
+from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
 from dart_agent.rollouts.rejected import RejectedTrajectories
 from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
-from dart_agent.types import SOLVED_REWARD, Directive, Policy, WorkItem, WorkSource
+from dart_agent.types import SOLVED_REWARD, Directive, WorkItem, WorkSource
 from dart_envs.clock import SystemClock, wait_for
 from dart_envs.errors import DartEnvError
-from dart_envs.observations.geometry import Coordinates
 from dart_envs.tasks import Task, load
-from dart_envs.types import Desktop
 from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
@@ -60,23 +56,6 @@ ABANDON_TIMEOUT_S = 5.0
 PARK_TIMEOUT_S = 20.0
 MAX_REJECTED_IN_A_ROW = 5
 """So many refused rollouts in a row are no accident of one trajectory: the worker ends with the last cause."""
-
-
-class WorkerEnv(EpisodeEnv, Protocol):
-    """An environment that a slot owns for its life: `dart_envs.envs.core.AsyncDesktopEnv`."""
-
-    @property
-    def lease(self) -> Desktop | None:
-        """The desktop it holds now."""
-        ...
-
-    async def aclose(self) -> None:
-        """Give the desktop back."""
-        ...
-
-
-PolicyFactory = Callable[[Task, WorkerEnv], Policy]
-"""The policy of one episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,33 +287,6 @@ class RolloutWorker:
         await wait_for(self._clock, ABANDON_TIMEOUT_S, self._source.abandon(item.rollout_id, cause))
 
 
-@contextlib.asynccontextmanager
-async def open_policy_factory(
-    kind: str, coordinates: Coordinates, addresses: Path | None, *, seed: int = 0, clock: Clock | None = None
-) -> AsyncIterator[PolicyFactory]:
-    """The policy of each episode, by kind; the pool of inference workers is connected for as long as the context lasts.
-
-    Raises PolicyUnavailableError when the inference workers' addresses do not appear.
-    """
-    if kind == "oracle":
-        yield lambda task, env: OraclePolicy(task, lambda: env.lease, coordinates)
-        return
-    if kind == "random":
-        chance = RandomPolicy(coordinates, seed=seed)
-        yield lambda task, env: chance
-        return
-    from dart_agent.inference.addresses import wait_for_addresses
-    from dart_agent.inference.client import WorkerClient
-    from dart_agent.inference.pool import VllmPool
-
-    clock = clock or SystemClock()
-    assert addresses is not None, "checked by WorkerConfig"
-    places = await wait_for_addresses(addresses, clock)
-    async with VllmPool([WorkerClient(place.name, place.directory) for place in places], clock=clock) as pool:
-        policy: Policy = BlankScreenshotPolicy(pool) if kind == "blank" else pool
-        yield lambda task, env: policy
-
-
 async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
     """The rollout worker of one configuration, until cancelled."""
     from dart_agent.data_client.client import DataManagerClient
@@ -350,7 +302,12 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
     async with (
         DataManagerClient(config.socket, config.images, clock=clock) as data,
         open_policy_factory(
-            config.policy, spec.coordinates, config.addresses, seed=config.seed, clock=clock
+            config.policy,
+            spec.coordinates,
+            config.addresses,
+            endpoint=config.endpoint,
+            seed=config.seed,
+            clock=clock,
         ) as make_policy,
         await AsyncFarmClient.connect(config.farm_url, clock=clock) as farm,
     ):

@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.errors import ConfigError
 from dart_agent.prompts.builder import PresetName
 from dart_agent.prompts.history import HistorySettings
@@ -19,7 +20,7 @@ from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_server.wire import DesktopShape, SettleSpec
 
-PolicyKind = Literal["vllm", "oracle", "random", "blank"]
+PolicyKind = Literal["vllm", "endpoint", "oracle", "random", "blank"]
 
 
 class PartialSettings(StrictModel):
@@ -36,12 +37,13 @@ class PartialSettings(StrictModel):
 class WorkerConfig(StrictModel):
     """One rollout worker: how many desktops, which policy, where results go.
 
-    name: stable across restarts; what an earlier worker of this name still held is handed out again at once.
-    addresses: file with the inference workers' places (policies `vllm` and `blank`). socket, images: the data manager and its image store.
-    screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the embedded farm.
-    on_parse_error, parse_retries: what an answer that performs nothing leads to. history: which turns prompts show; None: the last
-    `history_images` screenshots and all answers. limits: what an episode may use beside its turns. partial: whether unfinished episodes are
-    kept. Refused trajectories and marks of actions under way are kept in the folders `rejected` and `acting` beside `images`.
+    name: stable across restarts; what an earlier worker of this name still held is handed out again at once. addresses: file with the
+    inference workers' places (policies `vllm` and `blank`). endpoint: where the model is (policy `endpoint`). socket, images: the data
+    manager and its image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None:
+    DART_FARM_URL or the embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. history: which turns
+    prompts show; None: the last `history_images` screenshots and all answers. limits: what an episode may use beside its turns. partial:
+    whether unfinished episodes are kept. Refused trajectories and marks of actions under way are kept in the folders `rejected` and
+    `acting` beside `images`.
     """
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
@@ -55,6 +57,7 @@ class WorkerConfig(StrictModel):
     socket: Path
     images: Path
     addresses: Path | None = None
+    endpoint: EndpointSettings | None = None
     screens: Path | None = None
     metrics: Path | None = None
     on_parse_error: OnParseError = OnParseError.NO_ACTION
@@ -75,6 +78,8 @@ class WorkerConfig(StrictModel):
     def _agree(self) -> Self:
         if self.policy in ("vllm", "blank") and self.addresses is None:
             raise ValueError(f"policy {self.policy} needs `addresses`, the file that names the inference workers")
+        if (self.policy == "endpoint") != (self.endpoint is not None):
+            raise ValueError("policy endpoint needs `endpoint`, where the model is, and no other policy has it")
         if self.policy != "oracle" and self.screens is not None:
             raise ValueError(
                 "`screens` is for the policy oracle only: no other episode may look at the accessibility tree"

@@ -27,6 +27,23 @@ from tests.unit.dart_agent.fakes import item
     [
         (["rollout", "nosuch/task"], "There is no suite 'nosuch'"),
         (["rollout", "basics/press_button/0001", "--policy", "vllm"], "needs either --model or --addresses"),
+        (["rollout", "basics/press_button/0001", "--policy", "endpoint"], "needs --base-url and --model-name"),
+        (["rollout", "basics/press_button/0001", "--base-url", "http://h/v1"], "are for --policy endpoint"),
+        (
+            [
+                "rollout",
+                "basics/press_button/0001",
+                "--policy",
+                "endpoint",
+                "--base-url",
+                "http://h/v1",
+                "--model-name",
+                "m",
+                "--api-key-variable",
+                "NO_SUCH_VARIABLE",
+            ],
+            "NO_SUCH_VARIABLE is not set",
+        ),
         (
             ["rollout", "basics/press_button/0001", "--policy", "vllm", "--model", "/nosuch"],
             "there is no folder /nosuch",

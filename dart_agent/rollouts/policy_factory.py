@@ -1,0 +1,77 @@
+"""Who acts in the episodes of a rollout worker.
+
+Role: `open_policy_factory` makes the policy of each episode, by kind. Rule: what is shared by all episodes (connections to inference
+workers or to an endpoint) is open as long as the context lasts. Non-goals: playing episodes (`dart_agent.rollouts.worker`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Protocol
+
+from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
+from dart_agent.rollouts.episode_loop import EpisodeEnv
+from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
+from dart_agent.types import Policy
+from dart_envs.clock import SystemClock
+from dart_envs.observations.geometry import Coordinates
+from dart_envs.tasks import Task
+from dart_envs.types import Desktop
+from dart_server.wire import Clock
+
+
+class WorkerEnv(EpisodeEnv, Protocol):
+    """An environment that a slot owns for its life: `dart_envs.envs.core.AsyncDesktopEnv`."""
+
+    @property
+    def lease(self) -> Desktop | None:
+        """The desktop it holds now."""
+        ...
+
+    async def aclose(self) -> None:
+        """Give the desktop back."""
+        ...
+
+
+PolicyFactory = Callable[[Task, WorkerEnv], Policy]
+"""The policy of one episode."""
+
+
+@contextlib.asynccontextmanager
+async def open_policy_factory(
+    kind: str,
+    coordinates: Coordinates,
+    addresses: Path | None,
+    *,
+    endpoint: EndpointSettings | None = None,
+    seed: int = 0,
+    clock: Clock | None = None,
+) -> AsyncIterator[PolicyFactory]:
+    """The policy of each episode, by kind; the pool of inference workers is connected for as long as the context lasts.
+
+    Raises PolicyUnavailableError when the inference workers' addresses do not appear.
+    """
+    if kind == "oracle":
+        yield lambda task, env: OraclePolicy(task, lambda: env.lease, coordinates)
+        return
+    if kind == "random":
+        chance = RandomPolicy(coordinates, seed=seed)
+        yield lambda task, env: chance
+        return
+    clock = clock or SystemClock()
+    if kind == "endpoint":
+        assert endpoint is not None, "checked by WorkerConfig"
+        async with EndpointPolicy(endpoint, clock=clock) as remote:
+            yield lambda task, env: remote
+        return
+    from dart_agent.inference.addresses import wait_for_addresses
+    from dart_agent.inference.client import WorkerClient
+    from dart_agent.inference.pool import VllmPool
+
+    assert addresses is not None, "checked by WorkerConfig"
+    places = await wait_for_addresses(addresses, clock)
+    async with VllmPool([WorkerClient(place.name, place.directory) for place in places], clock=clock) as pool:
+        policy: Policy = BlankScreenshotPolicy(pool) if kind == "blank" else pool
+        yield lambda task, env: policy
