@@ -408,15 +408,17 @@ class EvalSection(StrictModel):
 
 
 class LimitSection(StrictModel):
-    """What the host must have free; checked before the run starts.
+    """What the host must have free, checked before the run starts, and how long a run waits.
 
     Attributes:
         min_free_disk_gib: Disk space in GiB.
         min_free_memory_gib: Memory in GiB.
+        stall_minutes: Minutes without any progress (an episode, an update, a worker that is ready) after which a run ends with the reason.
     """
 
     min_free_disk_gib: float = Field(default=4.0, ge=0)
     min_free_memory_gib: float = Field(default=6.0, ge=0)
+    stall_minutes: float = Field(default=30.0, gt=0)
 
 
 class Recipe(StrictModel):

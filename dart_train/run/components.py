@@ -111,7 +111,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         batch=batch_settings(recipe),
         curation=curation_settings(recipe),
     )
-    return _python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5)
+    return _python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5, endless=True)
 
 
 def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
@@ -193,7 +193,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         socket=paths.data_socket,
         metrics=paths.metrics,
     )
-    return _python_module("inference", "dart_agent.inference", config, paths, restarts=2)
+    return _python_module("inference", "dart_agent.inference", config, paths, restarts=2, endless=True)
 
 
 def rollout_workers(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> list[ComponentSpec]:
@@ -241,7 +241,7 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
         parse_retries=recipe.rollout.parse_retries,
         seed=recipe.run.seed,
     )
-    return _python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5)
+    return _python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5, endless=True)
 
 
 async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
@@ -294,7 +294,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         learning_rate=section.learning_rate,
         max_minutes=section.max_minutes,
     )
-    return _python_module("warm-start", "dart_train.warmup", config, paths, threads=section.threads)
+    return _python_module("warm-start", "dart_train.warmup", config, paths, restarts=2, threads=section.threads)
 
 
 def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
@@ -312,16 +312,25 @@ def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         *(sys.executable, "-m", "dart_train.cli", "init-model", str(paths.initial_model)),
         *("--preset", recipe.model.preset, "--seed", str(recipe.run.seed)),
     )
-    return ComponentSpec("init-model", argv, paths.logs / "init-model.log", env=_thread_env(1))
+    return ComponentSpec("init-model", argv, paths.logs / "init-model.log", env=_thread_env(1), restarts=2)
 
 
 def _python_module(
-    name: str, module: str, config: BaseModel, paths: RunPaths, *, restarts: int = 0, threads: int = 1
+    name: str,
+    module: str,
+    config: BaseModel,
+    paths: RunPaths,
+    *,
+    restarts: int = 0,
+    endless: bool = False,
+    threads: int = 1,
 ) -> ComponentSpec:
     file = paths.configs / f"{name}.json"
     file.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     argv = (sys.executable, "-m", module, "--config", str(file))
-    return ComponentSpec(name, argv, paths.logs / f"{name}.log", env=_thread_env(threads), restarts=restarts)
+    return ComponentSpec(
+        name, argv, paths.logs / f"{name}.log", env=_thread_env(threads), restarts=restarts, endless=endless
+    )
 
 
 def _thread_env(threads: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.clock import SYSTEM_CLOCK, wait_for
 from dart_envs.errors import FarmError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.embedded import runtime_dir
@@ -167,5 +167,10 @@ async def _stop_if_unused(note: Callable[[str], None], clock: Clock) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dart_server.cli", "stop", stdout=asyncio.subprocess.DEVNULL
     )
-    if await process.wait() != 0:
+    try:
+        stopped = await wait_for(clock, COMMAND_TIMEOUT_S, process.wait()) == 0
+    except TimeoutError:
+        process.kill()
+        stopped = False
+    if not stopped:
         note("farm: could not be stopped, see dart-farm status")

@@ -1,28 +1,35 @@
 """Starting, watching and stopping the components of a run.
 
 Role: the `Launcher` protocol and its local implementation, one operating-system process per component. Rule: a component ends with
-its launcher (parent-death signal) and is stopped as a whole process group; a component that must not end is restarted a limited number of
-times, then its end is an error that ends the run. Non-goals: what a component does, placement in a cluster (another Launcher).
+its launcher (parent-death signal) and is stopped as a whole process group; every end that nobody asked for, also one with exit code 0 of a
+component that should run until it is stopped, leads to a restart, a limited number of times, then to an error that ends the run. What
+follows an end is decided in `decide_after_end`, without I/O. Non-goals: what a component does, placement in a cluster (another Launcher).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dart_agent.inference.process_group import set_parent_death_signal
 from dart_envs.clock import SYSTEM_CLOCK, wait_first, wait_for
 from dart_server.wire import Clock
 
+log = logging.getLogger(__name__)
+
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL: time to give leases back and to finish a checkpoint."""
+
+KILL_LIMIT_S = 30.0
+"""After SIGKILL: a process that is not gone then hangs in the kernel, and nothing here can end it."""
 
 EXIT_REFUSED = 2
 """Exit code of a component that refuses its configuration or its files: it would refuse them again."""
@@ -42,6 +49,7 @@ class ComponentSpec:
         log: The file that gets its output.
         env: Environment variables on top of those of this process.
         restarts: How often it is started again after an unexpected end, over the whole run.
+        endless: It runs until it is stopped: an end with exit code 0 is unexpected, too.
     """
 
     name: str
@@ -49,6 +57,70 @@ class ComponentSpec:
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
+    endless: bool = False
+
+
+class ProcessHandle(Protocol):
+    """A started process."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end and return the exit code."""
+        ...
+
+    def terminate(self) -> None:
+        """Send it SIGTERM; nothing happens where it has ended."""
+        ...
+
+    def kill_group(self) -> None:
+        """Send SIGKILL to it and to whatever is left of its process group."""
+        ...
+
+
+Spawn = Callable[[ComponentSpec], Awaitable[ProcessHandle]]
+AfterEnd = Literal["done", "restart", "fail"]
+
+
+def decide_after_end(spec: ComponentSpec, code: int, restarts: int) -> AfterEnd:
+    """Decide what follows the end of a component that nobody stopped.
+
+    Args:
+        spec: The component.
+        code: Its exit code, negative for a signal.
+        restarts: How often it was started again before.
+
+    Returns:
+        `done`: it did what it was started for; `restart`; or `fail`: its end ends the run.
+    """
+    if code == 0 and not spec.endless:
+        return "done"
+    return "fail" if code == EXIT_REFUSED or restarts >= spec.restarts else "restart"
+
+
+def describe_end(code: int, *, endless: bool = False) -> str:
+    """Say how a process ended.
+
+    Args:
+        code: Its exit code, negative for a signal.
+        endless: Whether it should have run until it was stopped.
+
+    Returns:
+        For instance `ended with exit code 3` or `was ended by SIGKILL`.
+    """
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}" + (
+        ", although it should run until it is stopped" if endless and not code else ""
+    )
 
 
 class Component(Protocol):
@@ -138,20 +210,71 @@ def log_tail(path: Path, lines: int = 12) -> str:
         return "".join(deque(handle, maxlen=lines)).rstrip()
 
 
-class LocalComponent:
-    """One supervised local process.
+class _LocalProcess:
+    """A process of this host, the leader of a process group of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+async def spawn_locally(spec: ComponentSpec) -> ProcessHandle:
+    """Start a process of this host, in a process group of its own; its output goes to the log of the component.
+
+    Args:
+        spec: How to start it.
+
+    Returns:
+        The process.
+    """
+    spec.log.parent.mkdir(parents=True, exist_ok=True)
+    with spec.log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *spec.argv,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **spec.env},
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    return _LocalProcess(process)
+
+
+class SupervisedComponent:
+    """One supervised process.
 
     Args:
         spec: How to start it.
         on_restart: Called with its name and exit code before it is started again.
         clock: Clock of the grace period.
+        spawn: Starts a process.
     """
 
-    def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None], clock: Clock) -> None:
+    def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None], clock: Clock, spawn: Spawn) -> None:
         self._spec = spec
         self._clock = clock
+        self._spawn = spawn
         self._on_restart = on_restart
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ProcessHandle | None = None
         self._stopping = False
         self._supervisor: asyncio.Task[int] | None = None
 
@@ -173,39 +296,31 @@ class LocalComponent:
 
     async def start(self) -> None:
         """Start the first process instance and its supervisor."""
-        await self._spawn()
+        self._process = await self._spawn(self._spec)
         self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise-{self._spec.name}")
 
-    async def _spawn(self) -> None:
-        self._spec.log.parent.mkdir(parents=True, exist_ok=True)
-        with self._spec.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._spec.argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self._spec.env},
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            )
-
     async def _supervise(self) -> int:
-        restarts_left = self._spec.restarts
+        spec = self._spec
+        restarts = 0
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            if self._stopping or code == 0:
+            if self._stopping:
                 return 0
-            _kill_group(self._process.pid, signal.SIGKILL)
-            if restarts_left == 0 or code == EXIT_REFUSED:
-                raise ComponentFailed(
-                    f"{self._spec.name} ended with exit code {code}; the end of {self._spec.log}:\n{log_tail(self._spec.log)}"
-                )
-            restarts_left -= 1
-            self._on_restart(self._spec.name, code)
-            await self._spawn()
+            self._process.kill_group()
+            then = decide_after_end(spec, code, restarts)
+            if then == "done":
+                return 0
+            if then == "fail":
+                told = f"{spec.name} {describe_end(code, endless=spec.endless)}"
+                if restarts:
+                    told += f", and was started again {restarts} times before"
+                raise ComponentFailed(f"{told}; the end of {spec.log}:\n{log_tail(spec.log)}")
+            restarts += 1
+            self._on_restart(spec.name, code)
+            self._process = await self._spawn(spec)
             if self._stopping:  # stop() saw the process that had ended: it could not stop the new one
-                _kill_group(self._process.pid, signal.SIGKILL)
+                self._process.kill_group()
 
     async def wait(self) -> int:
         """Wait for a deliberate end.
@@ -225,18 +340,17 @@ class LocalComponent:
         if self._process is None or self._supervisor is None:
             return
         if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+            self._process.terminate()
             with contextlib.suppress(TimeoutError):
                 await wait_for(self._clock, STOP_GRACE_S, self._process.wait())
-        _kill_group(self._process.pid, signal.SIGKILL)
-        await self._process.wait()
-        await asyncio.gather(self._supervisor, return_exceptions=True)
-
-
-def _kill_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, number)
+        self._process.kill_group()
+        try:
+            await wait_for(self._clock, KILL_LIMIT_S, asyncio.shield(self._supervisor))
+        except TimeoutError:
+            log.error("%s (process %d) is still there after SIGKILL", self._spec.name, self._process.pid)
+            self._supervisor.cancel()
+        except ComponentFailed:
+            log.info("%s had failed before it was stopped", self._spec.name)
 
 
 class LocalLauncher:
@@ -245,17 +359,22 @@ class LocalLauncher:
     Args:
         on_restart: Called with name and exit code before a component is started again.
         clock: Clock of what is waited for with a limit.
+        spawn: Starts a process.
     """
 
     def __init__(
-        self, on_restart: Callable[[str, int], None] = lambda name, code: None, clock: Clock = SYSTEM_CLOCK
+        self,
+        on_restart: Callable[[str, int], None] = lambda name, code: None,
+        clock: Clock = SYSTEM_CLOCK,
+        spawn: Spawn = spawn_locally,
     ) -> None:
         self._on_restart = on_restart
         self._clock = clock
-        self._components: list[LocalComponent] = []
+        self._spawn = spawn
+        self._components: list[SupervisedComponent] = []
         self._changed = asyncio.Event()
 
-    async def start(self, spec: ComponentSpec) -> LocalComponent:
+    async def start(self, spec: ComponentSpec) -> SupervisedComponent:
         """Start one component.
 
         Args:
@@ -264,7 +383,7 @@ class LocalLauncher:
         Returns:
             The component.
         """
-        component = LocalComponent(spec, self._on_restart, self._clock)
+        component = SupervisedComponent(spec, self._on_restart, self._clock, self._spawn)
         await component.start()
         self._components.append(component)
         self._changed.set()

@@ -2,14 +2,15 @@
 
 Role: starts the components, tells the data manager what to run, waits for it, and writes the report. Rule: components do not know the
 orchestrator; it connects them by configuration files and sockets and drives them by phases. What is done is marked on disk, so that the
-same command resumes where the last one stopped; a phase that ended without any result is begun anew. Non-goals: scheduling rules,
+same command resumes where the last one stopped; a phase that ended without any result is begun anew. Every wait has a limit, and ends with
+the reason (`limits.stall_minutes`). Non-goals: scheduling rules,
 statistics; there is no desktop and no model in this process.
 
     stage          runs                                       waits for                    unblocked by
     demos          data manager, rollout worker (oracle)      the phase `demo`             every item has a reward
     warm-start     warm-start process                         its end                      version 0 on disk
     eval-before    inference, rollout worker (vllm)           the phase `eval-before`      every item has a reward
-    train          + trainer                                  the trainer's end            its last version is published
+    train          + trainer                                  the trainer's end            its updates or minutes are used up
                    rollout worker: starts an episode the moment a desktop is free, never waits for the trainer
                    trainer: takes a batch as soon as enough groups are finished, never waits for one particular rollout
                    inference: rolling update to a new version, one worker at a time, between tokens; the others keep serving
@@ -23,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -43,16 +45,27 @@ from dart_train.report.page import RunReport, write_report
 from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases
 from dart_train.run.farm import FarmUnusableError, farm_session
-from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher
-from dart_train.run.masked_episodes import MaskedEpisodeGuard, TooManyMaskedEpisodes, format_masked_fractions
+from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher, describe_end
+from dart_train.run.masked_episodes import (
+    MaskedEpisodeGuard,
+    TooManyMaskedEpisodes,
+    format_masked_fractions,
+    format_versions,
+)
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import open_run_directory
+from dart_train.run.stall import FIX, StallWatch
 from dart_train.run.state import RunState, run_lock
+from dart_train.trainer.checkpoint import CheckpointStore
 
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
+LOOK_INTERVAL_S = 30.0
+"""How often the episodes of training are counted to see whether there is progress, in seconds."""
+TRAINED_ROUNDING_S = 0.1
+"""The noted time of training is rounded to this."""
 WAIT_NOTICE_S = 60.0
 """Seconds without a new update after which a line says why there is none."""
 
@@ -225,7 +238,7 @@ class Run:
             )
 
     def _on_restart(self, name: str, code: int) -> None:
-        line = f"{name} ended with exit code {code} and was started again"
+        line = f"{name} {describe_end(code)} and was started again"
         self.state.incidents.append(line)
         self.state.save(self.paths.state)
         self.progress.note(line)
@@ -269,7 +282,7 @@ class Run:
     async def _warm_start(self) -> None:
         if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
             maker = await self.launcher.start(components.init_model_component(self.recipe, self.paths))
-            await maker.wait()
+            await self._show_progress_until_done(maker, "init-model")
         if not self.paths.warm_start_model.exists():  # what is there is complete
             component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
             await self._show_progress_until_done(component, "warmup")
@@ -283,27 +296,62 @@ class Run:
     async def _wait_for_newest_version(self) -> None:
         """Wait until every inference worker has the newest version, so that an evaluation judges one policy."""
         newest = await self.client.latest_version()
+        watch = self._stall_watch()
         while newest is not None:
             try:
-                if set(await components.served_versions(self.paths)) == {newest.version}:
+                served = await components.served_versions(self.paths)
+                if set(served) == {newest.version}:
                     return
+                found = f"they serve {format_versions(min(served, default=None), max(served, default=None))}"
             except (WorkerError, FileNotFoundError) as error:
-                self.progress.update(f"waiting for the inference workers ({error})")
+                found = str(error)
+            self.progress.update(f"waiting for the inference workers ({found})")
+            if watch.is_stalled(found):
+                raise RunFailed(
+                    f"the inference workers did not come to version {newest.version} within {watch.waited_s / 60:.0f} minutes ({found}): "
+                    f"{FIX}"
+                )
             await self.clock.sleep(POLL_S)
 
     async def _train(self) -> None:
         if self.recipe.train.updates == 0:
             return
-        name = self.state.phase_name(phases.TRAIN)
         before = await self.client.latest_version()
-        await self.client.start_phase(phases.training(self.recipe, name))
+        view = await self._start_training()
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
-        await self._show_progress_until_done(trainer, "update", self._describe_wait_for_update)
-        view = await self.client.stop_phase(name)
+        await self._show_progress_until_done(
+            trainer, "update", self._describe_wait_for_update, self._count_training_episodes
+        )
+        if left := self._unfinished_training():
+            raise RunFailed(f"the trainer ended after {left}: see why in {self.paths.logs}")
+        view = await self.client.stop_phase(view.name)
         newest = await self.client.latest_version()
         if newest is None or newest.version == (0 if before is None else before.version):
             self.progress.note(f"training made 0 updates since this start: {describe_learning_signal(view)}")
         self.progress.note(format_masked_fractions(await self.client.stats()))
+
+    async def _start_training(self) -> PhaseStatus:
+        """The phase of training; one that was stopped before training was done is begun anew."""
+        while True:
+            view = await self.client.start_phase(phases.training(self.recipe, self.state.phase_name(phases.TRAIN)))
+            if view.state == "active" or self._unfinished_training() is None:
+                return view
+            self._begin_anew(phases.TRAIN)
+
+    def _unfinished_training(self) -> str | None:
+        """How far training came, None where its updates or its minutes are used up."""
+        train, checkpoints = self.recipe.train, CheckpointStore(self.paths.checkpoints, keep=1)
+        updates, trained_s = checkpoints.updates(), checkpoints.trained_s()
+        if updates >= train.updates or trained_s + TRAINED_ROUNDING_S >= 60 * train.max_minutes:
+            return None
+        return f"{updates} of {train.updates} updates and {trained_s / 60:.1f} of {train.max_minutes:g} minutes"
+
+    async def _count_training_episodes(self) -> int:
+        view = await self.client.phase(self.state.phase_name(phases.TRAIN))
+        return view.done + view.masked + view.failed
+
+    def _stall_watch(self) -> StallWatch:
+        return StallWatch(self.clock, 60 * self.recipe.limits.stall_minutes)
 
     async def _baselines(self) -> None:
         for name, (kind, _) in phases.BASELINES.items():
@@ -329,6 +377,7 @@ class Run:
     async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
         """Start a phase and wait until every item has a reward."""
         await self.client.start_phase(spec)
+        watch = self._stall_watch()
         while True:
             view = await self.client.phase(spec.name)
             rate = "" if view.mean_reward is None else f", mean reward {view.mean_reward:.2f}"
@@ -337,6 +386,12 @@ class Run:
             if view.state != "active":
                 break
             await self.faults.check_if_due()
+            if watch.is_stalled((view.done, view.failed, view.masked)):
+                stats = await self.client.stats()
+                raise RunFailed(
+                    f"{spec.name}: no episode has ended for {watch.waited_s / 60:.0f} minutes ({view.done} of {view.total} are done, "
+                    f"{view.in_flight} in progress, {view.queued} queued; last fault: {stats.last_masked_cause}): {FIX}"
+                )
             await self.clock.sleep(POLL_S)
         await self.faults.check()
         if view.failed and spec.purpose is not Purpose.DEMO:
@@ -348,12 +403,21 @@ class Run:
         return describe_learning_signal(view) if view.done or view.masked else "no episode has ended yet"
 
     async def _show_progress_until_done(
-        self, component: Component, kind: str, describe_wait: Callable[[], Awaitable[str]] | None = None
+        self,
+        component: Component,
+        kind: str,
+        describe_wait: Callable[[], Awaitable[str]] | None = None,
+        count_others: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
-        """Wait for a component that ends by itself, showing the newest line of its metrics, or after a while why there is none."""
+        """Wait for a component that ends by itself, showing the newest line of its metrics, or after a while why there is none.
+
+        Where there are no lines, and nothing more is counted either, it has stalled.
+        """
         waiter = asyncio.ensure_future(component.wait())
         tail = components.MetricsTail(self.paths.metrics, kind)
         waiting_since_s = self.clock.monotonic()
+        watch = self._stall_watch()
+        counted, looked_s = 0, -math.inf
         nlines = 0
         try:
             while not waiter.done():
@@ -369,6 +433,13 @@ class Run:
                     text = f"no {kind} for {waited_s:.0f} s: {await describe_wait()}"
                 if text is not None:
                     self.progress.update(text)
+                if count_others is not None and self.clock.monotonic() - looked_s >= LOOK_INTERVAL_S:
+                    counted, looked_s = await count_others(), self.clock.monotonic()
+                if watch.is_stalled((nlines, counted)) and not waiter.done():
+                    told = "" if describe_wait is None else f" ({await describe_wait()})"
+                    raise RunFailed(
+                        f"{component.name} made no progress for {watch.waited_s / 60:.0f} minutes{told}: {FIX}"
+                    )
             await waiter
         finally:
             waiter.cancel()

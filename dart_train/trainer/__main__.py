@@ -16,6 +16,8 @@ from dart_train.trainer.config import read_trainer_config
 
 EXIT_REFUSED = 2
 """Wrong configuration, or training that would fail again."""
+EXIT_STOPPED = 3
+"""A signal stopped the trainer before its end; what it did is saved."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The command line without the program name; None: that of the process.
 
     Returns:
-        The exit code: 0, or 2 for a configuration that cannot be used and for training that cannot go on.
+        The exit code: 0; 3 where a signal stopped it before its end; or 2 for a configuration that cannot be used and for training that
+        cannot go on.
     """
     parser = argparse.ArgumentParser(prog="python -m dart_train.trainer", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.trainer.config)")
@@ -47,11 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        asyncio.run(run_trainer(config))
+        ended = asyncio.run(run_trainer(config))
     except TrainingStopped as error:
         print(f"trainer: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    return 0
+    return 0 if ended else EXIT_STOPPED
 
 
 if __name__ == "__main__":

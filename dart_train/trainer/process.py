@@ -57,14 +57,18 @@ class TrainerProcess:
         self._digest: str | None = None
         self._lineage: list[str] = []
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
         """Train until the limits are reached, no training work is left, or `stopping` is set.
+
+        Returns:
+            False where it was stopped before.
 
         Raises:
             TrainingStopped: Too many batches in a row cannot be trained on.
         """
         await self.resume()
         waiting = asyncio.create_task(self.stopping.wait())
+        stopped = False
         try:
             waiting_since_s: float | None = None
             while not self._finished():
@@ -75,6 +79,7 @@ class TrainerProcess:
                 await wait_first(self._clock, None, [asking, waiting])
                 if self.stopping.is_set():
                     asking.cancel()
+                    stopped = True
                     break
                 reply = asking.result()
                 self._checkpoints.save_trained_s(self._trained_s())
@@ -87,6 +92,7 @@ class TrainerProcess:
             waiting.cancel()
         self._save_now()
         self._checkpoints.save_trained_s(self._trained_s())
+        return not stopped
 
     async def resume(self) -> None:
         """Load the policy and finish what an earlier process began."""
@@ -215,15 +221,21 @@ class TrainerProcess:
             self._unsaved = None
 
 
-async def run_trainer(config: TrainerConfig) -> None:
+async def run_trainer(config: TrainerConfig) -> bool:
     """Run the process until its end, SIGTERM or SIGINT.
 
     Args:
         config: The configuration of the process.
+
+    Returns:
+        False where a signal stopped it before its end.
+
+    Raises:
+        TrainingStopped: Training cannot go on.
     """
     async with DataManagerClient(config.socket, config.images) as client:
         process = TrainerProcess(config, client)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, process.stopping.set)
-        await process.run()
+        return await process.run()

@@ -119,6 +119,7 @@ class FakeLauncher:
             if not path.exists():
                 self.harness.updates += 1
                 model_at(path)
+            (self.harness.paths.checkpoints / f"update{version:08d}.pt").touch()
             await self.client.publish_version(VersionRecord(version=version, path=str(path)))
 
     async def rollouts(self) -> None:
