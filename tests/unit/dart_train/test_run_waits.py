@@ -1,0 +1,109 @@
+"""Every wait of a run ends: with what it waited for, or with one sentence that says why it did not come."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killable_run import FakeProcess, KillableRun
+from virtual_time import VirtualClock, run_in_virtual_time
+
+from dart_train.run.launcher import ComponentFailed, ComponentSpec, decide_after_end, describe_end
+from dart_train.run.orchestrator import RunFailed
+from dart_train.run.stall import StallWatch
+from dart_train.run.state import RunState
+
+
+async def hang(process: FakeProcess, spec: ComponentSpec) -> int:
+    """A component that lives and does nothing."""
+    await asyncio.Event().wait()
+    return 0
+
+
+async def end_at_once(process: FakeProcess, spec: ComponentSpec) -> int:
+    return 0
+
+
+def end_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **parts: Any) -> tuple[str, float]:
+    """How a run with some components replaced fails, and when, in minutes."""
+
+    async def body(clock: VirtualClock) -> tuple[str, float]:
+        run = KillableRun(tmp_path, monkeypatch, clock)
+        for name, part in parts.items():
+            monkeypatch.setattr(run, name, part)
+        with pytest.raises((RunFailed, ComponentFailed)) as failure:
+            await run.run()
+        return str(failure.value), clock.monotonic() / 60
+
+    return run_in_virtual_time(body)
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (
+            "rollouts",
+            "demo: no episode has ended for 30 minutes (0 of 2 are done, 0 in progress, 2 queued; last fault: None)",
+        ),
+        ("inference", "the inference workers did not come to version 0 within 30 minutes (policy-0 does not answer)"),
+        ("trainer", "trainer made no progress for 30 minutes (the mean of"),
+        ("warm_start", "warm-start made no progress for 30 minutes"),
+        ("init_model", "init-model made no progress for 30 minutes"),
+    ],
+)
+def test_a_component_that_hangs_ends_the_run_with_the_reason(
+    part: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message, minutes = end_of_a_run(tmp_path, monkeypatch, **{part: hang})
+    assert message.startswith(sentence)
+    assert message.endswith("look into the logs; where it may take longer, raise limits.stall_minutes")
+    assert 30 < minutes < 60
+
+
+def test_a_trainer_that_ends_early_does_not_finish_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message, _ = end_of_a_run(tmp_path, monkeypatch, trainer=end_at_once)
+    assert message.startswith("the trainer ended after 0 of 4 updates and 0.0 of 25 minutes: see why in")
+
+    async def go_on(clock: VirtualClock) -> KillableRun:
+        run = KillableRun(tmp_path, monkeypatch, clock)
+        assert "train" not in RunState.load(run.paths.state).stages_s
+        assert await run.run() is not None
+        return run
+
+    run = run_in_virtual_time(go_on)
+    assert "train" in RunState.load(run.paths.state).stages_s
+
+
+def test_an_endless_component_that_keeps_ending_in_order_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message, _ = end_of_a_run(tmp_path, monkeypatch, inference=end_at_once)
+    assert message.startswith(
+        "inference ended with exit code 0, although it should run until it is stopped, and was started again 2 times before"
+    )
+
+
+def test_what_follows_an_end_by_hand() -> None:
+    def spec(restarts: int, *, endless: bool) -> ComponentSpec:
+        return ComponentSpec("part", (), Path("part.log"), restarts=restarts, endless=endless)
+
+    assert decide_after_end(spec(0, endless=False), 0, 0) == "done"
+    assert decide_after_end(spec(1, endless=True), 0, 0) == "restart"
+    assert decide_after_end(spec(1, endless=True), 0, 1) == "fail"
+    assert decide_after_end(spec(1, endless=False), -15, 0) == "restart"
+    assert decide_after_end(spec(1, endless=False), 3, 0) == "restart"
+    assert decide_after_end(spec(5, endless=True), 2, 0) == "fail", "it would refuse its configuration again"
+    assert describe_end(-15) == "was ended by SIGTERM"
+    assert describe_end(3) == "ended with exit code 3"
+
+
+def test_a_stall_is_measured_from_the_last_sign_of_progress() -> None:
+    async def body(clock: VirtualClock) -> None:
+        watch = StallWatch(clock, 60)
+        for sign, wait_s, stalled in ((0, 50, False), (1, 50, False), (1, 61, True), (2, 0, False), (2, 61, True)):
+            await clock.sleep(wait_s)
+            assert watch.is_stalled(sign) is stalled, (sign, wait_s)
+
+    run_in_virtual_time(body)
