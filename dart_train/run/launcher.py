@@ -315,6 +315,8 @@ class SupervisedComponent:
                 told = f"{spec.name} {describe_end(code, endless=spec.endless)}"
                 if restarts:
                     told += f", and was started again {restarts} times before"
+                if code == EXIT_REFUSED:
+                    raise ComponentFailed(f"{told}: {log_tail(spec.log, lines=1)}")
                 raise ComponentFailed(f"{told}; the end of {spec.log}:\n{log_tail(spec.log)}")
             restarts += 1
             self._on_restart(spec.name, code)

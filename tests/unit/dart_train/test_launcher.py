@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ async def test_a_killed_component_comes_back(tmp_path: Path) -> None:
     assert is_gone(component.pid)
 
 
+async def test_an_endless_component_that_sigterm_ends_in_order_comes_back(tmp_path: Path) -> None:
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('ready', flush=True); signal.pause()"
+    again = asyncio.Event()
+    launcher = LocalLauncher(on_restart=lambda name, code: again.set())
+    component = await launcher.start(replace(spec(tmp_path, code, restarts=1), endless=True))
+    while "ready" not in component_log(tmp_path):  # noqa: ASYNC110 - another process writes the file
+        await asyncio.sleep(0.01)
+    first = component.pid
+    os.kill(first, signal.SIGTERM)
+    await asyncio.wait_for(again.wait(), 20)
+    await launcher.stop_all()
+    assert component.pid != first
+
+
 async def test_stop_ends_the_whole_group(tmp_path: Path) -> None:
     code = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {FOREVER!r}]); print(p.pid, flush=True); {FOREVER}"
     launcher = LocalLauncher()
@@ -107,7 +122,9 @@ asyncio.run(main())
 async def test_a_component_that_refuses_its_configuration_is_not_started_again(tmp_path: Path) -> None:
     restarts: list[str] = []
     launcher = LocalLauncher(on_restart=lambda name, code: restarts.append(name))
-    component = await launcher.start(spec(tmp_path, "raise SystemExit(2)", restarts=5))
-    with pytest.raises(ComponentFailed, match="exit code 2"):
+    code = "import sys; print('much that happened before'); sys.exit(print('part: the reason, and the fix') or 2)"
+    component = await launcher.start(spec(tmp_path, code, restarts=5))
+    with pytest.raises(ComponentFailed) as failure:
         await component.wait()
+    assert str(failure.value) == "part ended with exit code 2: part: the reason, and the fix"
     assert restarts == []

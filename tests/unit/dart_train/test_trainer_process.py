@@ -121,6 +121,25 @@ async def test_a_round_is_saved_then_published_then_told(harness: TrainerHarness
     assert [(line["kind"], line["version"], line["update"]) for line in lines] == [("update", n, n) for n in (1, 2, 3)]
 
 
+async def test_a_trainer_that_is_stopped_before_its_end_says_so(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = TrainerProcess(harness.config, cast(DataManagerClient, harness.client))
+    reply = harness.client.next_batch
+
+    async def reply_and_stop(version: int, wait_s: float, digest: str | None) -> BatchReply:
+        found = await reply(version, wait_s, digest)
+        if version == 1:
+            process.stopping.set()
+        return found
+
+    monkeypatch.setattr(harness.client, "next_batch", reply_and_stop)
+    assert await process.run() is False
+    assert process.trainer.updates < 3
+    monkeypatch.undo()
+    assert await TrainerProcess(harness.config, cast(DataManagerClient, harness.client)).run() is True
+
+
 async def test_more_updates_train_on_where_the_first_limit_ended(harness: TrainerHarness) -> None:
     await harness.run(max_updates=2)
     store = CheckpointStore(harness.config.checkpoints, keep=1)
