@@ -78,19 +78,26 @@ class Scene:
             "planted": str(planted or ""),
         }
         script = self.home / "book" / "escalation_attempts.py"
-        done = subprocess.run(
-            ["/usr/bin/python3", str(script), name, json.dumps(context)],
-            user=self.uid,
-            group=self.uid,
-            extra_groups=[],
-            cwd=self.home,
-            env={"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "USER": self.user},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=100,
-            check=False,
-        )
+        ours, theirs = os.openpty()
+        try:
+            os.fchown(theirs, self.uid, -1)
+            done = subprocess.run(
+                ["/usr/bin/python3", str(script), name, json.dumps({**context, "terminal": [ours, theirs]})],
+                user=self.uid,
+                group=self.uid,
+                extra_groups=[],
+                cwd=self.home,
+                env={"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "USER": self.user},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(ours, theirs),
+                timeout=100,
+                check=False,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
         return done.stdout.decode("utf-8", "replace")
 
     def state(self) -> dict[str, str]:

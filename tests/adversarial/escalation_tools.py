@@ -51,6 +51,8 @@ class Attacker:
     helper_script: Path
     planted: Path | None = None
     """A hole that the test itself has made, to prove that it is seen."""
+    terminal: tuple[int, int] | None = None
+    """Both ends of a terminal: some hosts give their users none."""
     farms: list[Farm] = field(default_factory=list)
 
     @property
@@ -233,8 +235,9 @@ def mount_namespace(attacker: Attacker, script: str) -> Iterator[Path]:
 def main(name: str, context: str) -> None:
     """Run one attempt. What it raises is the host's refusal, which is what is wanted; the test looks for what root left."""
     given = json.loads(context)
-    lists = {"starter": given.pop("starter")}
-    attacker = Attacker(name, lists["starter"], **{key: Path(value) for key, value in given.items() if value})
+    starter, (ours, theirs) = given.pop("starter"), given.pop("terminal")
+    paths = {key: Path(value) for key, value in given.items() if value}
+    attacker = Attacker(name, starter, **paths, terminal=(ours, theirs))
     try:
         ATTEMPTS[name](attacker)
     except Exception as error:  # noqa: BLE001 - an attempt may fail in any way
