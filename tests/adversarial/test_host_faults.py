@@ -7,9 +7,9 @@ chaos benchmark kill real desktops, helpers and servers.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
+from broken_desktops import DONE, SolvedTask
 
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import (
@@ -26,12 +26,11 @@ from dart_envs.errors import (
     StaleFencingTokenError,
 )
 from dart_envs.testing.fake_farm import FakeFarm
-from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome, StepResult
+from dart_envs.types import Action, ActionType, EndReason, StepResult
 from dart_server.wire import DesktopShape, FaultOwner
 
 SHAPE = DesktopShape(resolution=(64, 64))
 TYPE = Action(ActionType.TYPE, text="hello")
-DONE = Action(ActionType.DONE)
 
 
 def _died(cause: str) -> DesktopFailedError:
@@ -58,27 +57,6 @@ MOMENTS = ("step", "health", "read_file", "guest_error_then_health")
 """Where the fault comes: in a step, in the look before the evaluator, in what the evaluator reads, or behind a call without an answer."""
 
 
-class Solved:
-    """A task that is solved once something was typed."""
-
-    id = "faults/solved/0000"
-    instruction = "Type hello."
-    max_steps = 4
-    publish_setup = False
-
-    def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
-        return "0" * 64
-
-    async def prepare(self, desktop: Desktop) -> None:
-        await desktop.write_file("/home/user/note.txt", b"solved")
-
-    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None, **_options: Any) -> Outcome:
-        return Outcome(float(await desktop.read_file("/home/user/note.txt") == b"solved"))
-
-    async def oracle(self, desktop: Desktop, *, step: int = 0) -> list[Action]:
-        return [TYPE, DONE][step:]
-
-
 @pytest.fixture
 def farm() -> FakeFarm:
     return FakeFarm()
@@ -96,7 +74,7 @@ async def _play(env: AsyncDesktopEnv) -> StepResult:
 
 
 async def test_without_a_fault_the_episode_scores_one(env: AsyncDesktopEnv) -> None:
-    await env.reset(Solved())
+    await env.reset(SolvedTask())
     assert (await _play(env)).reward == 1.0
 
 
@@ -105,7 +83,7 @@ async def test_without_a_fault_the_episode_scores_one(env: AsyncDesktopEnv) -> N
 async def test_a_planted_fault_of_the_host_is_masked(
     env: AsyncDesktopEnv, farm: FakeFarm, name: str, moment: str
 ) -> None:
-    await env.reset(Solved())
+    await env.reset(SolvedTask())
     assert (await env.step(TYPE)).end is None
     lease = farm.leases[0]
     if moment == "guest_error_then_health":
@@ -115,14 +93,14 @@ async def test_a_planted_fault_of_the_host_is_masked(
         lease.fail_next(moment, FAULTS[name]())
     result = await _play(env)
     assert (result.end, result.info["masked"], result.truncated) == (EndReason.FARM_FAULT, True, True), result.info
-    await env.reset(Solved())
+    await env.reset(SolvedTask())
     assert (await _play(env)).reward == 1.0, "the next episode is not touched"
 
 
 async def test_a_farm_that_cannot_reset_a_desktop_is_not_the_policys_fault(
     env: AsyncDesktopEnv, farm: FakeFarm
 ) -> None:
-    await env.reset(Solved())
+    await env.reset(SolvedTask())
     assert (await env.step(TYPE)).end is None
     farm.leases[0].fail_next("read_file", GuestError("no answer", code="guest_error"))
     farm.leases[0].fail_next("reset", FarmError("the snapshot did not restore", code="snapshot_broken"))

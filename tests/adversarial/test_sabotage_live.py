@@ -6,26 +6,23 @@ solves it, so that an honest judgement of every damage is 0. Each case is an epi
 
 from __future__ import annotations
 
-import os
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from broken_desktops import DONE, MOVE, episodes, limited_farm
 from sabotage import SABOTAGES, Sabotage
-from served_farm import served_farm
+from sabotage_effects import Effect, Outside, Probe, dead
 
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
-from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.tasks import Task, parse_task
-from dart_envs.types import Action, ActionType, EndReason
-from dart_server.wire import DesktopShape
+from dart_envs.types import EndReason
 
-SHAPE = DesktopShape(resolution=(640, 400))
-MOVE = Action(ActionType.MOVE, x=9, y=9)
-DONE = Action(ActionType.DONE)
 LINE_TIMEOUT_S = 25.0
+EFFECT_POLLS, EFFECT_POLL_S = 100, 0.1
 
 
 def _rule(**rules: Any) -> dict[str, Any]:
@@ -43,11 +40,13 @@ def _task() -> Task:
         ("exact_match", {"type": "vm_command_line", "command": ["cat", "/home/user/note.txt"]}, _rule(expected="no")),
     ]
     functions, results, expected = zip(*judged, strict=True)
-    config = [
+    config: list[dict[str, Any]] = [
         {"type": "write_file", "parameters": {"path": "/home/user/note.txt", "content": "begun"}},
         {"type": "execute", "parameters": {"command": ["mkdir", "/home/user/box"]}},
         {"type": "launch_captured", "parameters": {"name": "answer", "command": dialog}},
         {"type": "wait_window", "parameters": {"window_name": "Query"}},
+        {"type": "launch", "parameters": {"command": ["thunar", "/home/user/box"]}},
+        {"type": "wait_window", "parameters": {"window_name": "box"}},
     ]
     data = {
         "id": "sabotage/one",
@@ -60,37 +59,49 @@ def _task() -> Task:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    limits = {
-        "DART_SNAPSHOT_DIR": f"/dev/shm/dart-sabotage-{os.getpid()}",  # in memory: only there the disk has a limit
-        "DART_DESKTOP_MEMORY_MIB": "768",
-        "DART_DESKTOP_DISK_MIB": "128",
-        "DART_DESKTOP_PIDS": "320",
-    }
-    with served_farm(tmp_path_factory.mktemp("sabotage"), max_desktops=2, environment=limits) as url:
+    with limited_farm(tmp_path_factory.mktemp("dart-sabotage"), memory_mib=768, disk_mib=128, pids=320) as url:
         yield url
 
 
 @pytest.fixture
 async def env(url: str) -> AsyncIterator[AsyncDesktopEnv]:
-    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+    async with episodes(url) as env:
         yield env
 
 
 async def _outcome(env: AsyncDesktopEnv, sabotage: Sabotage | None) -> tuple[float, bool, EndReason, str | None]:
-    """Reward, mask, end and cause of an episode in which the policy does this."""
+    """Reward, mask, end and cause of an episode in which the policy does this. A sabotage without its effect fails the test."""
     await env.reset(_task())
     assert env.lease is not None
     result = await env.step(MOVE)
     assert result.end is None, result.info
     if sabotage is not None:
         user = "root" if sabotage.sudo else "user"
+        outside = Outside(env.lease.desktop_id)
+        said = None
         with suppress(DartEnvError):  # the desktop may well not live to answer
-            await env.lease.exec(["sh", "-c", sabotage.line], timeout_s=LINE_TIMEOUT_S, user=user)
+            said = await env.lease.exec(["sh", "-c", sabotage.line], timeout_s=LINE_TIMEOUT_S, user=user)
+        assert await _took_effect(env, sabotage.effect, outside), f"{sabotage.name} did nothing: {said}"
     for action in (MOVE, DONE):
         if result.end is None:
             result = await env.step(action)
     assert result.end is not None
     return result.reward, bool(result.info["masked"]), result.end, result.info.get("cause")
+
+
+async def _took_effect(env: AsyncDesktopEnv, effect: Effect | Probe, outside: Outside) -> bool:
+    """Whether a sabotage has the effect that it names; what runs in the background gets some seconds."""
+    for _ in range(EFFECT_POLLS):
+        if isinstance(effect, Probe):
+            assert env.lease is not None
+            argv = ["sh", "-c", effect.line]
+            seen = (await env.lease.exec(argv, timeout_s=LINE_TIMEOUT_S)).returncode == 0
+        else:
+            seen = dead(outside) or effect(outside)
+        if seen:
+            return True
+        await asyncio.sleep(EFFECT_POLL_S)
+    return False
 
 
 def _cases(*, quick: bool) -> list[Any]:

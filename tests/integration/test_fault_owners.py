@@ -12,59 +12,28 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from broken_desktops import DONE, MOVE, SHAPE, SolvedTask, episodes, limited_farm
 from guest_insides import processes_of
-from served_farm import served_farm
 
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
-from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome, StepResult
-from dart_server.wire import DesktopShape, FaultOwner
+from dart_envs.types import EndReason, StepResult
+from dart_server.wire import FaultOwner
 
 pytestmark = pytest.mark.desktop
-
-SHAPE = DesktopShape(resolution=(640, 400))
-MOVE = Action(ActionType.MOVE, x=9, y=9)
-NOTE = "/home/user/note.txt"
-
-
-class SolvedTask:
-    """Always solved: the reward would be 1.0 if only the desktop were well."""
-
-    id = "faults/note/0000"
-    instruction = "Do not break anything."
-    max_steps = 4
-    publish_setup = False
-
-    def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
-        return "0" * 64
-
-    async def prepare(self, desktop: Desktop) -> None:
-        await desktop.write_file(NOTE, b"solved")
-
-    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
-        return Outcome(float(await desktop.read_file(NOTE) == b"solved"))
-
-    async def oracle(self, desktop: Desktop, *, step: int = 0) -> list[Action]:
-        return [Action(ActionType.DONE)][step:]
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    limits = {
-        "DART_SNAPSHOT_DIR": f"/dev/shm/dart-faults-{os.getpid()}",  # in memory: only there the disk has a limit
-        "DART_DESKTOP_MEMORY_MIB": "512",
-        "DART_DESKTOP_DISK_MIB": "64",
-        "DART_DESKTOP_PIDS": "256",
-    }
-    with served_farm(tmp_path_factory.mktemp("farm"), max_desktops=2, environment=limits) as url:
+    with limited_farm(tmp_path_factory.mktemp("dart-faults"), memory_mib=512, disk_mib=64, pids=256) as url:
         yield url
 
 
 @pytest.fixture
 async def env(url: str) -> AsyncIterator[AsyncDesktopEnv]:
-    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+    async with episodes(url) as env:
         yield env
 
 
@@ -127,7 +96,7 @@ async def _lease(env: AsyncDesktopEnv) -> AsyncLease:
 
 async def _finish(env: AsyncDesktopEnv) -> StepResult:
     result = await env.step(MOVE)
-    return result if result.end is not None else await env.step(Action(ActionType.DONE))
+    return result if result.end is not None else await env.step(DONE)
 
 
 @pytest.mark.parametrize(("damage", "cause"), BREAKING, ids=[damage.__name__.strip("_") for damage, _ in BREAKING])
@@ -142,7 +111,7 @@ async def test_breaking_the_desktop_from_inside_never_pays(
     assert (result.end, result.reward, result.terminated) == (EndReason.BROKE_DESKTOP, 0.0, True), result.info
     assert (result.info["cause"], result.info["masked"]) == (cause, False)
     await env.reset(SolvedTask())
-    assert (await env.step(Action(ActionType.DONE))).reward == 1.0
+    assert (await env.step(DONE)).reward == 1.0
 
 
 @pytest.mark.parametrize("damage", [_kill_the_x_server, _eat_all_memory], ids=["x_server", "memory"])
@@ -178,4 +147,4 @@ async def test_a_desktop_killed_by_the_host_is_masked_and_replaced(env: AsyncDes
     assert result.info["masked"]
     await env.reset(SolvedTask())
     assert env.lease is not lease
-    assert (await env.step(Action(ActionType.DONE))).reward == 1.0
+    assert (await env.step(DONE)).reward == 1.0
