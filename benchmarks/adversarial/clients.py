@@ -163,7 +163,7 @@ async def worker(shape: DesktopShape, seconds: float) -> dict[str, Any]:
     """The rollout worker on two hostile desktops. An exception of it is the end of the process, as in training."""
     work, spec = EndlessWork(), preset("tiny")
     async with await AsyncFarmClient.connect() as farm:
-        policy = RandomPolicy(spec.coordinates, seed=1)
+        policy = RandomPolicy(spec, seed=1)
         running = asyncio.create_task(
             RolloutWorker(
                 "hostile",

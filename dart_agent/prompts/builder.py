@@ -19,10 +19,10 @@ from pydantic import AfterValidator
 
 from dart_agent.prompts.history import History, HistorySettings, Turn
 from dart_envs.action_formats import ActionFormat, ParsedAnswer, ParseError, format_names, make_format
-from dart_envs.action_formats.uitars import SCROLL_CLICKS, parse
+from dart_envs.action_formats.uitars import SCROLL_CLICKS, format_action, parse
 from dart_envs.observations.geometry import Coordinates, PointMap, model_size, smart_size
 from dart_envs.observations.transforms import resize_image
-from dart_envs.types import Observation, RgbImage
+from dart_envs.types import Action, Observation, RgbImage
 
 Message = Mapping[str, Any]
 
@@ -78,6 +78,12 @@ class PromptSpec:
     def parse(self, answer: str, points: PointMap, pointer: tuple[int, int]) -> ParsedAnswer | ParseError:
         """What an answer performs, or why it performs nothing; never raises. pointer: where the mouse is, in screen pixels."""
         return parse(answer, points) if self.format is None else self.format.parse(answer, points, pointer)
+
+    def write(self, action: Action, points: PointMap, *, thought: str = "") -> str:
+        """The answer that is read as this action. Raises ActionError where the format cannot express it."""
+        if self.format is None:
+            return format_action(action, points, thought=thought)
+        return self.format.format([action], points, thought=thought)
 
 
 PRESETS: Mapping[str, PromptSpec] = {

@@ -77,7 +77,7 @@ async def run_rollouts(
         ended(format_episode(played.episode), played.episode.trajectory)
 
     async with (
-        open_policy_factory(plan.policy, spec.coordinates, addresses, endpoint=plan.endpoint) as make_policy,
+        open_policy_factory(plan.policy, spec, addresses, endpoint=plan.endpoint) as make_policy,
         await AsyncFarmClient.connect(plan.farm_url) as farm,
     ):
         worker = RolloutWorker(

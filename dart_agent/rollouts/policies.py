@@ -15,9 +15,9 @@ from typing import Protocol
 import numpy as np
 
 from dart_agent.errors import PolicyUnavailableError
+from dart_agent.prompts.builder import PromptSpec
 from dart_agent.types import Completion, FinishReason, Policy, PolicyRequest
-from dart_envs.action_formats.uitars import format_action
-from dart_envs.errors import DartEnvError
+from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.observations.geometry import Coordinates, PointMap
 from dart_envs.types import Action, ActionType, DecodedAction, Desktop
 from dart_server.wire import A11yElement
@@ -50,10 +50,10 @@ class SolvableTask(Protocol):
 class OraclePolicy:
     """Plays one episode of a task's solution and says that it is done. The thought names what the action is about."""
 
-    def __init__(self, task: SolvableTask, desktop: Callable[[], Desktop | None], coordinates: Coordinates) -> None:
+    def __init__(self, task: SolvableTask, desktop: Callable[[], Desktop | None], spec: PromptSpec) -> None:
         self._task = task
         self._desktop = desktop
-        self._coordinates = coordinates
+        self._spec = spec
         self._step = 0
 
     async def complete(self, request: PolicyRequest) -> Completion:
@@ -70,15 +70,20 @@ class OraclePolicy:
         if not isinstance(action, Action):
             raise PolicyUnavailableError("the oracle runs code at this step, which a policy's text cannot say")
         target = plays[0].target if plays else None
-        points = _points(request, desktop.resolution, self._coordinates)
-        return _answer(format_action(action, points, thought="" if target is None else target.name))
+        points = _points(request, desktop.resolution, self._spec.coordinates)
+        try:
+            return _answer(self._spec.write(action, points, thought="" if target is None else target.name))
+        except ActionError as error:
+            raise PolicyUnavailableError(
+                f"the prompt {self._spec.preset} has no words for this step: {error}"
+            ) from error
 
 
 class RandomPolicy:
     """Clicks anywhere, and now and then says that it is done. The same request always gets the same answer."""
 
-    def __init__(self, coordinates: Coordinates, *, seed: int = 0, done_probability: float = 0.2) -> None:
-        self._coordinates = coordinates
+    def __init__(self, spec: PromptSpec, *, seed: int = 0, done_probability: float = 0.2) -> None:
+        self._spec = spec
         self._seed = seed
         self._done_probability = done_probability
 
@@ -90,7 +95,7 @@ class RandomPolicy:
             action = Action(ActionType.DONE)
         else:
             action = Action(ActionType.CLICK, x=chance.randrange(model_wh[0]), y=chance.randrange(model_wh[1]))
-        return _answer(format_action(action, _points(request, model_wh, self._coordinates)))
+        return _answer(self._spec.write(action, _points(request, model_wh, self._spec.coordinates)))
 
 
 class BlankScreenshotPolicy:

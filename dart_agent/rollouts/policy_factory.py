@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
+from dart_agent.prompts.builder import PromptSpec
 from dart_agent.rollouts.episode_loop import EpisodeEnv
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy
 from dart_envs.clock import SystemClock
-from dart_envs.observations.geometry import Coordinates
 from dart_envs.tasks import Task
 from dart_envs.types import Desktop
 from dart_server.wire import Clock
@@ -42,7 +42,7 @@ PolicyFactory = Callable[[Task, WorkerEnv], Policy]
 @contextlib.asynccontextmanager
 async def open_policy_factory(
     kind: str,
-    coordinates: Coordinates,
+    spec: PromptSpec,
     addresses: Path | None,
     *,
     endpoint: EndpointSettings | None = None,
@@ -51,13 +51,15 @@ async def open_policy_factory(
 ) -> AsyncIterator[PolicyFactory]:
     """The policy of each episode, by kind; the pool of inference workers is connected for as long as the context lasts.
 
+    spec: the prompts, in whose format policies without a model answer.
+
     Raises PolicyUnavailableError when the inference workers' addresses do not appear.
     """
     if kind == "oracle":
-        yield lambda task, env: OraclePolicy(task, lambda: env.lease, coordinates)
+        yield lambda task, env: OraclePolicy(task, lambda: env.lease, spec)
         return
     if kind == "random":
-        chance = RandomPolicy(coordinates, seed=seed)
+        chance = RandomPolicy(spec, seed=seed)
         yield lambda task, env: chance
         return
     clock = clock or SystemClock()

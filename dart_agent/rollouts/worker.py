@@ -303,7 +303,7 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
         DataManagerClient(config.socket, config.images, clock=clock) as data,
         open_policy_factory(
             config.policy,
-            spec.coordinates,
+            spec,
             config.addresses,
             endpoint=config.endpoint,
             seed=config.seed,

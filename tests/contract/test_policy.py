@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from dart_agent.errors import PolicyUnavailableError
+from dart_agent.prompts.builder import preset, preset_names
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy
+from dart_envs.action_formats import ParsedAnswer
+from dart_envs.observations.geometry import PointMap
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import Action, ActionType
 from tests.contract.policy_contract import check_policy, make_request
@@ -30,8 +34,8 @@ class _Move:
 MAKERS: dict[str, tuple[bool, Callable[[], Policy]]] = {
     "scripted": (True, lambda: ScriptedPolicy(["Action: wait()"] * 11)),
     "blank": (True, lambda: BlankScreenshotPolicy(ScriptedPolicy(["Action: wait()"] * 11))),
-    "random": (False, lambda: RandomPolicy("pixels")),
-    "oracle": (False, lambda: OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), "pixels")),
+    "random": (False, lambda: RandomPolicy(preset("tiny"))),
+    "oracle": (False, lambda: OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), preset("tiny"))),
 }
 
 
@@ -42,9 +46,37 @@ async def test_policy_contract(name: str) -> None:
 
 
 async def test_the_oracle_plays_its_moves_in_order_and_then_says_that_it_is_done() -> None:
-    oracle = OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), "pixels")
+    oracle = OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), preset("tiny"))
     texts = [(await oracle.complete(make_request(f"r{index}"))).text for index in range(3)]
     assert texts == ["Action: click(start_box='(1,1)')", "Action: type(content='a')", "Action: finished(content='')"]
+
+
+@pytest.mark.parametrize("name", preset_names())
+async def test_oracle_and_chance_answer_in_the_format_of_the_prompt(name: str) -> None:
+    spec = preset(name)
+    request = make_request("r0")
+    height, width = request.images[-1].shape[:2]
+    points = PointMap((width, height), (640, 400), spec.coordinates)
+    oracle = OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), spec)
+    for kind in (ActionType.CLICK, ActionType.TYPE, ActionType.DONE):
+        parsed = spec.parse((await oracle.complete(request)).text, points, (0, 0))
+        assert isinstance(parsed, ParsedAnswer), parsed
+        assert isinstance(parsed.action, Action)
+        assert parsed.action.type is kind
+    chance = RandomPolicy(spec)
+    for index in range(10):
+        answer = (await chance.complete(make_request(f"r{index}"))).text
+        assert isinstance(spec.parse(answer, points, (0, 0)), ParsedAnswer)
+
+
+async def test_the_oracle_says_when_a_format_has_no_words_for_a_step() -> None:
+    class _Hover:
+        async def resolve_script(self, desktop: object, *, step: int = 0) -> list[_Move]:
+            return [_Move(Action(ActionType.MOVE, x=3, y=4))]
+
+    oracle = OraclePolicy(_Hover(), lambda: FakeDesktop((640, 400)), preset("dart-gui"))
+    with pytest.raises(PolicyUnavailableError, match="the prompt dart-gui has no words for this step"):
+        await oracle.complete(make_request("r0"))
 
 
 async def test_the_blank_policy_shows_no_pixel_of_the_screen() -> None:
@@ -54,7 +86,7 @@ async def test_the_blank_policy_shows_no_pixel_of_the_screen() -> None:
 
 
 async def test_chance_repeats_itself_for_the_same_request_only() -> None:
-    policy = RandomPolicy("pixels", done_probability=0.0)
+    policy = RandomPolicy(preset("tiny"), done_probability=0.0)
     first = [(await policy.complete(make_request(f"r{index}"))).text for index in range(20)]
     again = [(await policy.complete(make_request(f"r{index}"))).text for index in range(20)]
     assert first == again

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
 from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected
+from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.policy_factory import open_policy_factory
 from dart_agent.rollouts.worker_config import WorkerConfig
 from dart_agent.types import FinishReason
@@ -121,5 +122,5 @@ async def test_a_rollout_worker_takes_it_by_its_settings(tmp_path: Path) -> None
     with pytest.raises(ValidationError, match="policy endpoint needs `endpoint`"):
         WorkerConfig(policy="endpoint", **places)
     config = WorkerConfig(policy="endpoint", endpoint=SETTINGS, **places)
-    async with open_policy_factory("endpoint", "pixels", None, endpoint=config.endpoint) as make:
+    async with open_policy_factory("endpoint", preset("tiny"), None, endpoint=config.endpoint) as make:
         assert isinstance(make(None, None), EndpointPolicy)  # type: ignore[arg-type]
