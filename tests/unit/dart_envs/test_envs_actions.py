@@ -11,13 +11,15 @@ from dart_envs.actions import (
     DRAG_STEPS,
     action_from_dict,
     action_to_dict,
+    actions_to_dict,
     check_action,
+    first_point,
     scale_action,
     to_input_events,
 )
 from dart_envs.errors import ActionError
 from dart_envs.key_names import format_chord, is_key, parse_chord
-from dart_envs.types import Action, ActionType
+from dart_envs.types import Action, ActionType, DecodedAction
 from dart_server.wire import ButtonEvent, KeyEvent, MoveEvent, ScrollEvent, StepRequest, TextEvent, WaitEvent
 
 SCREEN = (640, 400)
@@ -184,3 +186,19 @@ def test_scaling_keeps_points_on_the_screen_and_centres_in_place() -> None:
     for x in range(64):
         there = scale_action(Action(ActionType.MOVE, x=x, y=0), small, large)
         assert scale_action(there, large, small) == Action(ActionType.MOVE, x=x, y=0)
+
+
+def test_a_step_of_several_actions_is_written_as_a_batch() -> None:
+    click, typed = Action(ActionType.CLICK, x=3, y=4), Action(ActionType.TYPE, text="a")
+    held = DecodedAction((KeyEvent(type="key_down", key="shift"), MoveEvent(x=5, y=6)))
+    assert actions_to_dict([click]) == {"type": "click", "x": 3, "y": 4}
+    assert actions_to_dict([typed, held]) == {
+        "type": "batch",
+        "actions": [
+            {"type": "type", "text": "a"},
+            {"type": "events", "events": [{"type": "key_down", "key": "shift"}, {"type": "move", "x": 5, "y": 6}]},
+        ],
+    }
+    assert first_point(actions_to_dict([click])) == (3, 4)
+    assert first_point(actions_to_dict([typed, held])) == (5, 6)
+    assert first_point(actions_to_dict([typed])) is None

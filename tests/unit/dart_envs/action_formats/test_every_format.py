@@ -6,13 +6,14 @@ import random
 import re
 import time
 from collections import Counter
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from action_format_cases import past_turns, point_map, sample_action, turn_shape, turn_texts
 from hostile_answers import check_reading, hostile_answers
 
-from dart_envs.action_formats import FORMATS, ParsedAnswer, ParseError, make_format
+from dart_envs.action_formats import FORMATS, ParsedAnswer, ParseError, format_names, make_format
 from dart_envs.errors import ActionError, ActionFault
 from dart_envs.types import Action, ActionType
 
@@ -65,6 +66,15 @@ def test_what_a_format_does_not_express_is_refused(name: str) -> None:
             action_format.format([sample_action(kind, points, chance)], points)
     with pytest.raises(ActionError):
         action_format.format([Action(ActionType.CLICK, x=9_999, y=0)], points)
+
+
+def test_a_package_adds_a_format_by_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("mine", "dart_envs.action_formats.qwen:Qwen3VlFormat", "dart_envs.action_formats")
+    monkeypatch.setattr("dart_envs.action_formats.entry_points", lambda group: [entry] if group == entry.group else [])
+    assert format_names() == (*FORMATS, "mine")
+    assert make_format("mine").coordinates == "thousandths"
+    with pytest.raises(ValueError, match=r"no action format 'yours'; there are uitars-1\.5, .*, mine"):
+        make_format("yours")
 
 
 def test_the_table_of_the_docs_is_true() -> None:
