@@ -113,7 +113,7 @@ def test_a_lost_future_in_the_middle_of_training_is_not_trained_on(
         run.live["trainer"].kill_group()
 
     async def body(clock: VirtualClock) -> KillableRun:
-        train = {"updates": 6, "groups_per_batch": 1, "checkpoint_every": 3, "max_minutes": 600}
+        train = {"updates": 8, "groups_per_batch": 1, "checkpoint_every": 4, "max_minutes": 600}
         run = KillableRun(tmp_path, monkeypatch, clock, train=train)
         run.train_step_s = 60.0
         killer = asyncio.create_task(kill_after_version(run, 5))
@@ -122,7 +122,7 @@ def test_a_lost_future_in_the_middle_of_training_is_not_trained_on(
         return run
 
     run = run_in_virtual_time(body)
-    assert CheckpointStore(run.paths.checkpoints, keep=1).updates() == 6
+    assert CheckpointStore(run.paths.checkpoints, keep=1).updates() == 8
     engine = open_engine(run.paths.database, read_only=True)
     with Session(engine) as session:
         (event,) = session.scalars(select(EventTable).where(EventTable.kind == "versions_lost"))
