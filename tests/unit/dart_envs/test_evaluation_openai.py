@@ -268,6 +268,38 @@ def test_one_command_runs_several_step_budgets(
     assert len(endpoint.asked) == asked
 
 
+def test_the_command_asks_in_a_format_by_name(
+    endpoint: FakeEndpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    farm = FakeFarm(programs={"typed": typed})
+
+    async def connect() -> Any:
+        return Open(farm)
+
+    monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    file, out = tmp_path / "task.json", tmp_path / "out"
+    file.write_text(json.dumps(TASK))
+    command = ["eval", str(file), "--out", str(out), "--resolution", "640x400"]
+    asked = [*command, "--policy", "openai", "--base-url", endpoint.url, "--model", "stand-in"]
+    for wrong, sentence in (
+        ([*asked, "--format", "qwen4"], "there is no action format 'qwen4'; there are uitars-1.5"),
+        ([*command, "--policy", "noop", "--format", "qwen3-vl"], "--format is for the policy openai"),
+    ):
+        result = CliRunner().invoke(app, wrong)
+        assert result.exit_code == 2
+        assert sentence in " ".join(result.output.split())
+    endpoint.answers = ["Action: type(content='hello')", "Action: finished(content='')"]
+    result = CliRunner().invoke(app, [*asked, "--format", "dart-gui", "--save-trajectories"])
+    assert result.exit_code == 0, result.output
+    assert json.loads((out / "report.json").read_text())["rows"][-1]["solved"] == 1
+    settings = json.loads((out / "settings.json").read_text())
+    assert (settings["format"], settings["history"]) == ("dart-gui", 4)
+    (steps,) = out.rglob("traj.jsonl")
+    first = json.loads(steps.read_text().splitlines()[0])
+    assert first["response"] == "Action: type(content='hello')"
+    assert first["action"] == {"type": "type", "text": "hello"}
+
+
 class Open:
     """A fake farm as a connection that is opened and closed."""
 
