@@ -141,7 +141,7 @@ def figures(outcomes: list[SimulationOutcome]) -> dict[str, Any]:
 def faults(args: argparse.Namespace) -> dict[str, Any]:
     """The decoupled system, with 5 % of the desktops lost per hour, one of four workers lost, and ten minutes without the trainer.
 
-    The loss of capacity is computed for the resource that fails: desktops and workers as their share of lost time, the trainer as its own.
+    The lost capacity is the share of time for which the failed resource is missing; several are combined as independent.
     """
     changes: dict[str, dict[str, Any]] = {
         "desktops": {"worker_lost_at_s": None, "trainer_lost_at_s": None},
@@ -161,9 +161,7 @@ def _with_faults(model: FaultModel, seeds: int) -> dict[str, Any]:
         whole, part = simulate(base), simulate(broken)
         losses.append(1 - part.trained_rows_per_min / whole.trained_rows_per_min)
         window_s = hours * 3600
-        desktops = 0.0
-        if model.desktops_per_hour:
-            desktops = part.desktop_faults * model.repair_s / 2 / (base.desktops * window_s)
+        desktops = model.desktops_per_hour * model.repair_s / 3600
         worker = 0.0
         if model.worker_lost_at_s is not None:
             worker = (begin_s + window_s - model.worker_lost_at_s) / window_s / base.workers
