@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dart_agent.inference.decisions.routing import RoutingSettings
 from dart_train.scheduling.settings import BatchSettings, SchedulerSettings, SchedulingMode, SchedulingSettings
 from dart_train.simulation.models import (
     DesktopModel,
@@ -37,8 +38,8 @@ PUBLISHED = {
 }
 DESKTOPS, WORKERS, GROUP, STEPS, GROUPS_PER_BATCH = 80, 4, 8, 30, 8
 
-TRAINER_TOKENS_PER_S = 49_000.0
-LENGTH_SIGMA = 1.0
+TRAINER_TOKENS_PER_S = 37_000.0
+LENGTH_SIGMA = 0.6
 
 DART_STEP = Latency(mean_s=6.0, sigma=0.15)
 DART_DESKTOP = DesktopModel(
@@ -106,6 +107,7 @@ def scenario(
         hours=hours,
         warm_up_hours=1.0,
         seed=seed,
+        routing=RoutingSettings(prefix_affinity=streams),
         scheduler=SchedulerSettings(
             seed=seed,
             scheduling=SchedulingSettings(mode=mode),

@@ -12,7 +12,7 @@ from dart_train.simulation.outcome import simulate
 
 
 def test_the_calibration_is_frozen() -> None:
-    assert (setting.TRAINER_TOKENS_PER_S, setting.LENGTH_SIGMA) == (49_000.0, 1.0)
+    assert (setting.TRAINER_TOKENS_PER_S, setting.LENGTH_SIGMA) == (37_000.0, 0.6)
     coupled = setting.scenario()
     assert (coupled.desktops, coupled.workers, coupled.rollouts_per_task, coupled.max_steps) == (80, 4, 8, 30)
     assert coupled.scheduler.scheduling.mode is SchedulingMode.BATCH
@@ -20,6 +20,7 @@ def test_the_calibration_is_frozen() -> None:
     assert coupled.models.desktop.step_s.mean_s == 5.0 + 1.0
     assert coupled.models.episode.history_images == 5
     assert not coupled.models.publish.keeps_requests
+    assert not coupled.routing.prefix_affinity
 
 
 def test_the_coupled_system_has_the_published_utilisation() -> None:
