@@ -57,12 +57,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     coupled_own = run(**own)
     fast_coupled = run(**own | {"desktop": setting.OWN_FAST_DESKTOP})
     fast = run(**decoupled(desktop=setting.OWN_FAST_DESKTOP))
+    inference_bound = run(**decoupled(desktop=setting.OWN_FAST_DESKTOP, tokens_per_s=2 * setting.TRAINER_TOKENS_PER_S))
     return {
         "actions_per_min_ratio": _ratio(full, coupled, "actions_per_min"),
         "env_util": full["env_util"],
         "env_util_ratio": _ratio(full, coupled, "env_util"),
-        "worker_util": fast["worker_util"],
-        "worker_util_ratio": _ratio(fast, coupled, "worker_util"),
+        "worker_util": inference_bound["worker_util"],
+        "worker_util_ratio": _ratio(full, coupled, "worker_util"),
         "stale_withheld": full["stale_withheld"],
         "against_own_desktops": {
             "actions_per_min_ratio": _ratio(full, coupled_own, "actions_per_min"),
@@ -86,6 +87,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "coupled_own_fast_desktops": fast_coupled,
             "decoupled": full,
             "decoupled_own_fast_desktops": fast,
+            "decoupled_inference_bound": inference_bound,
         },
         "one_factor_on": {name: run(**change) for name, change in setting.FACTORS.items()}
         | {

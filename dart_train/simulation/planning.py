@@ -13,8 +13,8 @@ from dart_train.simulation.models import PriceModel
 from dart_train.simulation.outcome import SimulationOutcome, simulate
 from dart_train.simulation.scenario import Scenario
 
-WAITING_SHARE = 0.15
-"""A queue in which desktops spend more than this share of their time says that the inference workers are too few."""
+WAITING_SHARE = 0.5
+"""Desktops that wait for responses for more than this share of their time say that busy inference workers are the limit."""
 SATURATED = 0.9
 """A resource that is used more than this is saturated."""
 
@@ -66,9 +66,11 @@ def bottleneck(outcome: SimulationOutcome) -> Bottleneck:
             "trainer",
             f"the trainer trains or publishes {trainer.training + trainer.publishing:.0%} of the time, and desktops idle {slots.idle:.0%}",
         )
-    if outcome.workers.serving > SATURATED and slots.queued > WAITING_SHARE:
+    waiting = slots.running + slots.queued
+    if outcome.workers.serving > SATURATED and waiting > WAITING_SHARE:
         return Bottleneck(
-            "inference", f"desktops wait {slots.queued:.0%} of their time for requests that no worker computes yet"
+            "inference",
+            f"the workers serve {outcome.workers.serving:.0%} of the time, and desktops wait {waiting:.0%} of theirs for responses",
         )
     if slots.utilisation + slots.resetting > SATURATED or slots.idle < 1 - SATURATED:
         larger = "executing" if slots.executing >= slots.running else "waiting for running requests"
