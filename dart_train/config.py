@@ -21,6 +21,7 @@ from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.types import SamplingParams
 from dart_envs.action_formats import format_names, make_format
 from dart_server.wire import DesktopShape, ImageName, Resolution
+from dart_train.model.weights import PublishedDtype
 from dart_train.objectives.algorithms import SURROGATES, find_algorithm, load_surrogate
 from dart_train.objectives.settings import (
     AdvantageKind,
@@ -198,6 +199,7 @@ class InferenceSection(StrictModel):
         eager: Skip compilation; false on GPUs.
         kv_after_update: `recompute`: running requests compute their key-value cache again with new weights, which costs a prefill of every
             running request at each update; `keep`: they do not, and their later tokens are marked (`VersionSpan.kept_kv`).
+        transfer_dtype: Data type of published weights: `as_trained`, or `bfloat16`, half of what workers read otherwise.
         update_mode: `per_worker`: each worker takes a version when it is ready; `global`: all stand still until all have it.
         max_updating: Most workers that stand still at the same time (mode `per_worker`).
         metrics_port: Port of this host's loopback where Prometheus reads the metrics of all workers; None: nowhere.
@@ -214,6 +216,7 @@ class InferenceSection(StrictModel):
     gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
     eager: bool = True
     kv_after_update: Literal["recompute", "keep"] = "recompute"
+    transfer_dtype: PublishedDtype = "as_trained"
     update_mode: UpdateMode = UpdateMode.PER_WORKER
     max_updating: int = Field(default=1, ge=1)
     metrics_port: int | None = Field(default=None, ge=0, le=65535)

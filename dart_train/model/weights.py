@@ -16,9 +16,12 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
+from dart_agent.inference.weights.files import weight_files
 from dart_agent.inference.weights.leases import make_leasable, try_remove
 
+PublishedDtype = Literal["as_trained", "bfloat16"]
 _NAME = re.compile(r"v(\d+)")
 _ORIGIN = "training.json"
 
@@ -66,11 +69,13 @@ class PolicyVersionStore:
     Args:
         root: The directory.
         keep: How many of the newest versions are kept; older ones that are still read are kept, too.
+        dtype: Data type of published tensors: as the trainer has them, or bfloat16, which halves what workers read.
     """
 
-    def __init__(self, root: Path, keep: int) -> None:
+    def __init__(self, root: Path, keep: int, dtype: PublishedDtype = "as_trained") -> None:
         self.root = root
         self._keep = keep
+        self._dtype = dtype
 
     def path(self, version: int) -> Path:
         """Directory of a version, whether it exists or not."""
@@ -99,6 +104,8 @@ class PolicyVersionStore:
 
         def save_leasable(directory: Path) -> None:
             save(directory)
+            if self._dtype == "bfloat16":
+                cast_to_bfloat16(directory)
             make_leasable(directory)
 
         write_directory_atomically(target, save_leasable)
@@ -124,6 +131,24 @@ class PolicyVersionStore:
     def _prune(self) -> None:
         for version in self.versions()[: -self._keep]:
             try_remove(self.path(version))
+
+
+def cast_to_bfloat16(directory: Path) -> None:
+    """Rewrite the floating-point tensors of a model directory in bfloat16 (rounded to nearest, ties to even).
+
+    Args:
+        directory: Holds `*.safetensors`.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    for file in weight_files(directory):
+        tensors = load_file(file)
+        cast = {
+            name: tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+            for name, tensor in tensors.items()
+        }
+        save_file(cast, file, metadata={"format": "pt"})
 
 
 def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> None:

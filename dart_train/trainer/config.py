@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
+from dart_train.model.weights import PublishedDtype
 from dart_train.objectives.settings import AdvantageKind, AdvantageOver, LossSettings
 
 
@@ -61,6 +62,7 @@ class TrainerConfig(StrictModel):
         high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
         optimizer: Settings of the optimiser.
         loss: Parts and coefficients of the loss.
+        publish_dtype: Data type of published tensors (`dart_train.model.weights`).
         keep_weights: Published versions that are kept.
         keep_checkpoints: Trainer states that are kept.
         checkpoint_every: Train steps per checkpoint.
@@ -88,6 +90,7 @@ class TrainerConfig(StrictModel):
     high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
     optimizer: OptimizerSettings = OptimizerSettings()
     loss: LossSettings = LossSettings()
+    publish_dtype: PublishedDtype = "as_trained"
     keep_weights: int = Field(default=4, ge=2)
     keep_checkpoints: int = Field(default=2, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)

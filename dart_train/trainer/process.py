@@ -48,7 +48,7 @@ class TrainerProcess:
         self.stopping = asyncio.Event()
         self._config = config
         self._client = client
-        self._weights = PolicyVersionStore(config.weights, config.keep_weights)
+        self._weights = PolicyVersionStore(config.weights, config.keep_weights, config.publish_dtype)
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints)
         self._clock = clock
         self._began_s = 0.0

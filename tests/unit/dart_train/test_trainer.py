@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, screen, step_of, tiny_model
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
 from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch
+from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.weights.leases import hold
 from dart_agent.metrics_file import append_metrics
 from dart_train.model.device import ComputeDevice
@@ -353,6 +356,24 @@ def test_published_versions_load_and_old_ones_go(
     assert store.versions() == [2, 3]
     loaded = load_model(path)
     assert same(weights_of(trainer), loaded.model.state_dict())
+
+
+def test_versions_are_published_in_bfloat16_where_that_is_asked_for(model_dir: Path, tmp_path: Path) -> None:
+    def save(directory: Path) -> None:
+        for file in model_dir.iterdir():
+            shutil.copy(file, directory / file.name)
+
+    whole = PolicyVersionStore(tmp_path / "whole", keep=2).publish(1, save)
+    half = PolicyVersionStore(tmp_path / "half", keep=2, dtype="bfloat16").publish(1, save)
+    before, after = (load_file(path / "model.safetensors") for path in (whole, half))
+    assert before.keys() == after.keys()
+    assert {tensor.dtype for tensor in after.values()} == {torch.bfloat16}
+    assert all(torch.equal(before[name].to(torch.bfloat16), after[name]) for name in before)
+    sizes = [(path / "model.safetensors").stat().st_size for path in (whole, half)]
+    assert sizes[1] < 0.51 * sizes[0]
+    assert weights_digest(whole) != weights_digest(half)
+    loaded = load_model(half)
+    assert loaded.model.config.model_type == load_model(whole).model.config.model_type
 
 
 def test_a_version_that_a_worker_still_reads_is_kept_until_it_is_released(tmp_path: Path) -> None:
