@@ -152,7 +152,13 @@ async def serve(settings: WorkerSettings, socket_path: Path, key: str, published
     async with engine_context(settings) as engine:
         await engine.start(published)
         config = uvicorn.Config(
-            build_app(engine, key), uds=str(socket_path), log_level="warning", access_log=False, lifespan="off"
+            build_app(engine, key),
+            uds=str(socket_path),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            # Who stops a worker drains it before; what is left are held questions after its state.
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         watcher = asyncio.ensure_future(_exit_when_broken(engine, server))
