@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dart_agent.chat_api.server import serve_chat
 from dart_agent.data_client.client import DataManagerClient
+from dart_agent.errors import WeightUpdateError
 from dart_agent.inference.addresses import WorkerAddress, write_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
@@ -24,7 +25,7 @@ from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.supervisor import Supervisor, local_workers
 from dart_agent.inference.weight_updater import LatestVersion, WeightRollout, WeightUpdater
-from dart_agent.inference.weights.leases import hold
+from dart_agent.inference.weights.leases import WeightLease, hold
 from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
@@ -57,9 +58,9 @@ async def _serve(
     chat: socket.socket | None,
     page: socket.socket | None,
 ) -> None:
-    published = await latest() if latest is not None else None
+    published, lease = (None, None) if latest is None else await hold_newest(latest)
     # Until the updater holds it: a worker that restarts before that begins with it again.
-    with contextlib.nullcontext() if published is None else hold(published.path):
+    with contextlib.nullcontext() if lease is None else lease:
         for worker in workers:
             worker.published = published
         async with (
@@ -84,6 +85,31 @@ async def _serve(
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def hold_newest(latest: LatestVersion, attempts: int = 3) -> tuple[PublishedWeights | None, WeightLease | None]:
+    """Hold the newest version, for workers that are about to start.
+
+    Args:
+        latest: Tells the newest version.
+        attempts: How often it is asked again where the version was removed between the answer and the lease.
+
+    Returns:
+        The version and its lease; None where there is none yet.
+
+    Raises:
+        WeightUpdateError: Every version that was told is gone.
+    """
+    for attempt in range(1, attempts + 1):
+        published = await latest()
+        if published is None:
+            return None, None
+        try:
+            return published, hold(published.path)
+        except WeightUpdateError:
+            if attempt == attempts:
+                raise
+    raise AssertionError("at least one attempt")
 
 
 def _updater(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dart_agent.errors import StoreError, WeightUpdateError
+from dart_agent.inference.component import hold_newest
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings, WeightsId
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.settings import PublishedWeights
@@ -178,6 +179,26 @@ async def test_the_version_that_restarted_workers_begin_with_is_not_removed(stor
         assert try_remove(first.path)
         assert not try_remove(second.path)
     assert try_remove(second.path)
+
+
+async def test_workers_start_with_a_version_that_is_still_there(store: FakeStore) -> None:
+    """The data manager's first answer is removed before anyone holds it."""
+    assert await hold_newest(store.latest) == (None, None)
+    old, new = store.publish(1), store.publish(2)
+    assert try_remove(old.path)
+    answers = [old, new]
+
+    async def latest() -> PublishedWeights | None:
+        return answers.pop(0)
+
+    published, lease = await hold_newest(latest)
+    assert published == new
+    assert lease is not None
+    assert not try_remove(new.path)
+    lease.release()
+    answers += [old] * 3
+    with pytest.raises(WeightUpdateError, match="were removed"):
+        await hold_newest(latest)
 
 
 async def test_one_version_is_rolled_out_and_waited_for(store: FakeStore) -> None:
