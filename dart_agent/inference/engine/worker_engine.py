@@ -145,7 +145,8 @@ class WorkerEngine:
         lease = await asyncio.to_thread(hold, published.path)
         try:
             await asyncio.to_thread(check_weights_match, published.path, self.backend.shapes, tied=self.backend.tied)
-            await asyncio.to_thread(check_digest, published.path, published.digest)
+            # In one thread: others serve meanwhile, and nothing waits for it.
+            await asyncio.to_thread(check_digest, published.path, published.digest, 1)
         except BaseException:
             lease.release()
             raise

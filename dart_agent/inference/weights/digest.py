@@ -105,19 +105,20 @@ def weights_digest(directory: Path, threads: int | None = None) -> str:
             mapped.close()
 
 
-def check_digest(directory: Path, expected: str | None) -> None:
+def check_digest(directory: Path, expected: str | None, threads: int | None = None) -> None:
     """Compare the files with the digest that was published.
 
     Args:
         directory: Holds `*.safetensors`.
         expected: The published digest; None: nothing is compared.
+        threads: Threads that hash; None: as many as there are processors, at most 8.
 
     Raises:
         WeightUpdateError: They differ.
     """
     if expected is None:
         return
-    found = weights_digest(directory)
+    found = weights_digest(directory, threads)
     if found != expected:
         raise WeightUpdateError(
             f"the weights in {directory} have the digest {found[:23]}..., published was {expected[:23]}...: "
