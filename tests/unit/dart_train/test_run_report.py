@@ -35,6 +35,7 @@ from dart_train.run import components, orchestrator, progress
 from dart_train.run.orchestrator import RunFailed
 from dart_train.run.phases import report_phases
 from dart_train.run.state import RunState, run_lock
+from dart_train.trainer.checkpoint import CheckpointStore
 
 
 def report_on(run_dir: Path, *options: str) -> Result:
@@ -251,13 +252,19 @@ def test_a_store_that_cannot_be_read_ends_with_its_reason(tmp_path: Path, monkey
     assert "file is not a database" in result.stderr
 
 
+def use_up_the_time(harness: RunHarness) -> None:
+    """What a trainer notes whose minutes are over."""
+    checkpoints = CheckpointStore(harness.paths.checkpoints, keep=1)
+    checkpoints.save_trained_s(60 * harness.recipe.train.max_minutes)
+
+
 def test_training_without_an_update_says_so_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = RunHarness(tmp_path, monkeypatch)
 
-    async def nothing(self: FakeLauncher) -> None:
-        return
+    async def end_by_time(self: FakeLauncher) -> None:
+        use_up_the_time(self.harness)
 
-    monkeypatch.setattr(FakeLauncher, "trainer", nothing)
+    monkeypatch.setattr(FakeLauncher, "trainer", end_by_time)
     asyncio.run(harness.run())
     result = json.loads((harness.paths.report / "result.json").read_text())
     assert result["conclusion"].startswith("Training made 0 updates: no episode has a reward")
@@ -323,6 +330,7 @@ async def test_training_without_an_update_names_the_rewards(tmp_path: Path, monk
     async def wait_for_episodes(self: FakeLauncher) -> None:
         while (await self.client.phase("train")).done < 4:  # noqa: ASYNC110 - the data manager has no event for it
             await asyncio.sleep(0.01)
+        use_up_the_time(harness)
 
     async def play_everything(self: FakeLauncher) -> None:
         while True:
@@ -361,6 +369,7 @@ async def test_a_long_wait_between_updates_is_explained(tmp_path: Path, monkeypa
     async def one_update_and_a_wait(self: FakeLauncher) -> None:
         append_metrics(harness.paths.metrics, {"kind": "update", "version": 1, "time_s": 1.0})
         await asyncio.sleep(0.1)
+        use_up_the_time(harness)
 
     monkeypatch.setattr(FakeLauncher, "trainer", one_update_and_a_wait)
     await harness.run()
