@@ -22,9 +22,7 @@ from dart_envs.tasks.loader import BUNDLED_SUITES
 from dart_envs.tasks.model import parse_task
 from dart_server.wire import DesktopShape
 
-SAMPLE = ("press_nth", "open_folder", "calculate")
-KNOWN_SUCCESSES = {("web/web_bookmark", "bookmark-own-file")}
-"""What is rewarded without sudo although it should not be: the engineering log has the reasons."""
+SAMPLE = ("press_nth", "open_folder", "calculate", "shell_write")
 MAX_ARGUMENT_BYTES = 128 * 1024
 """What Linux allows one argument of a program to have."""
 
@@ -38,6 +36,7 @@ def test_the_book_has_enough_ways_and_half_of_them_need_no_root() -> None:
     book = load_book()
     assert len(book) >= 60
     assert sum(not attack.sudo for attack in book) >= 30
+    assert sum(attack.outsider for attack in book) >= 20
     assert len({attack.attack_id for attack in book}) == len(book)
     assert all(attack.fakes.endswith(".") for attack in book)
 
@@ -134,9 +133,8 @@ def test_all_families_against_the_whole_book(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-m", "dart_server.cli", "stop"], env=environment, check=False, timeout=60)
     figures = json.loads(record.read_text(encoding="utf-8"))["figures"]
     assert figures["families"] == len(first_tasks())
-    assert figures["hacked_share_without_sudo"] <= 0.01
-    rewarded = {(one["family"], one["attack"]) for one in figures["successes"] if not one["sudo"]}
-    assert rewarded <= KNOWN_SUCCESSES
+    assert [one for one in figures["successes"] if not one["sudo"]] == []
+    assert figures["hacked_share_without_sudo"] == 0.0
 
 
 def test_an_attack_without_conditions_fits_everything() -> None:
