@@ -280,6 +280,48 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet
     assert largest_error(fleet, request, completion) < MAX_ERROR
 
 
+async def test_weights_whose_bytes_changed_after_publication_are_refused_and_the_old_ones_serve(fleet: Fleet) -> None:
+    published = fleet.publish(2)
+    file = published.path / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(WeightUpdateError, match="publish them again"):
+        await fleet.pool.members[0].client.stage(published)
+    assert (await fleet.pool.members[0].client.health()).version == 1
+
+
+async def test_versions_in_bfloat16_are_served_in_the_workers_own_precision(fleet: Fleet, place: Path) -> None:
+    """Both workers get the last version as it was and again, so the tests after this one find it served."""
+    from dart_train.model.weights import cast_to_bfloat16
+
+    half = place / "half"
+    shutil.copytree(fleet.weights / "v1", half)
+    cast_to_bfloat16(half)
+    fleet.references[3] = reference(half)
+    client = fleet.pool.members[0].client
+    whole = PublishedWeights(1, fleet.weights / "v1", weights_digest(fleet.weights / "v1"))
+    for published in (PublishedWeights(3, half, weights_digest(half)), whole):
+        await client.stage(published)
+        await client.swap(published.identity)
+        request = noisy_request(f"half{published.version}", 11, max_tokens=24)
+        completion = await client.complete(request)
+        assert [span.version for span in completion.version_spans] == [published.version]
+        assert largest_error(fleet, request, completion) < MAX_ERROR
+
+
+async def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(fleet: Fleet) -> None:
+    first = noisy_request("cached.0", 12, max_tokens=8)
+    before = await fleet.pool.complete(first)
+    said = {"role": "assistant", "content": [{"type": "text", "text": before.text}]}
+    asked = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Again."}]}
+    again = replace(first, messages=(*first.messages, said), request_id="cached.1")
+    again = replace(again, messages=(*first.messages, said, {**asked, "content": asked["content"][1:]}))
+    after = await fleet.pool.complete(again)
+    assert after.worker == before.worker
+    assert after.cached_prompt_tokens >= 32
+
+
 async def test_a_killed_worker_costs_no_request_and_comes_back_up_to_date(fleet: Fleet) -> None:
     published = fleet.weights / "v1"
     for worker in fleet.workers:
