@@ -55,6 +55,10 @@ class AssignmentRequest(DataManagerModel):
     worker_id: str = Field(min_length=1, max_length=128)
     request_id: str = Field(min_length=8, max_length=64)
     wait_s: float = Field(default=0.0, ge=0, le=30, description="how long to wait for work before the answer is None")
+    desktops: int | None = Field(default=None, ge=1, description="desktops of the worker; None: not reported")
+    kv_cache_usage: float | None = Field(
+        default=None, ge=0, le=1, description="of its inference workers; None: unknown"
+    )
 
 
 class AssignmentReply(DataManagerModel):
@@ -65,9 +69,11 @@ class AssignmentReply(DataManagerModel):
 
 
 class HeartbeatRequest(DataManagerModel):
-    """The worker is alive and still runs what it claimed."""
+    """The worker is alive and still runs what it claimed. The other fields are as in `AssignmentRequest`."""
 
     worker_id: str
+    desktops: int | None = Field(default=None, ge=1)
+    kv_cache_usage: float | None = Field(default=None, ge=0, le=1)
 
 
 class AbandonRequest(DataManagerModel):
@@ -155,6 +161,8 @@ class PhaseSpec(DataManagerModel):
 
     A phase with `endless` false is a fixed list of (task, repeat) items and is done when each has a verdict; masked ones are retried.
     With `endless` true the curation decides which task comes next, until the phase is stopped; each task then is one group.
+    Phases with a higher `priority` get desktops first; without one, fixed lists go before endless phases. `continue_first`: parked rollouts
+    are continued before new ones start.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")
@@ -166,6 +174,8 @@ class PhaseSpec(DataManagerModel):
     max_steps: int = Field(ge=1)
     endless: bool = False
     max_attempts: int = Field(default=5, ge=1, description="tries per item before it counts as failed")
+    priority: int | None = None
+    continue_first: bool = True
 
     @model_validator(mode="after")
     def _one_source_of_tasks(self) -> PhaseSpec:
@@ -201,6 +211,7 @@ class PhaseStatus(DataManagerModel):
     masked: int
     in_flight: int
     queued: int
+    parked: int = 0
     mean_reward: float | None
     families: dict[str, FamilyResult]
 

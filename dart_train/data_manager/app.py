@@ -44,8 +44,9 @@ from dart_agent.data_client.wire import (
     VersionReply,
 )
 from dart_agent.errors import StoreError
-from dart_envs.clock import SYSTEM_CLOCK, timeout
+from dart_envs.clock import SYSTEM_CLOCK, timeout, wait_first
 from dart_server.wire import Clock
+from dart_train.data_manager.scheduler import Answers
 from dart_train.data_manager.service import DataManager
 
 _Args = ParamSpec("_Args")
@@ -56,7 +57,7 @@ BATCH_RECHECK_S = 5.0
 
 
 class _SerialExecutor:
-    """Runs operations on one thread, and notifies the waiting requests of changes."""
+    """Runs operations on one thread, and notifies a waiting trainer of changes."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
@@ -86,6 +87,20 @@ class _SerialExecutor:
         self._thread.shutdown()
 
 
+def _deliver(
+    loop: asyncio.AbstractEventLoop, waiting: dict[str, asyncio.Future[AssignmentReply]], answers: Answers
+) -> None:
+    """Give answers, which were made on the thread of the writer, to the requests that wait on the event loop."""
+
+    def give() -> None:
+        for request_id, reply in answers.items():
+            future = waiting.get(request_id)
+            if future is not None and not future.done():
+                future.set_result(reply)
+
+    loop.call_soon_threadsafe(give)
+
+
 def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     """Make the application over a data manager.
 
@@ -100,6 +115,9 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.writer = _SerialExecutor()
+        app.state.waiting = {}
+        loop = asyncio.get_running_loop()
+        manager.on_answers = lambda answers: _deliver(loop, app.state.waiting, answers)
         yield
         app.state.writer.close()
 
@@ -109,20 +127,38 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
 
     @app.post("/work/assign")
     async def assign(body: AssignmentRequest, request: Request) -> AssignmentReply:
-        give_up_at_s = clock.monotonic() + body.wait_s
-        while True:
-            seen = _writer(request).changes
-            reply = await _writer(request).run(manager.assign, body.worker_id, body.request_id)
-            left_s = give_up_at_s - clock.monotonic()
-            if reply.item is not None or left_s <= 0:
-                return reply
-            await _writer(request).wait(clock, seen, left_s)
-            if await request.is_disconnected():
-                return reply
+        waiting: dict[str, asyncio.Future[AssignmentReply]] = request.app.state.waiting
+        answer: asyncio.Future[AssignmentReply] = asyncio.get_running_loop().create_future()
+        waiting[body.request_id] = answer  # before it is asked, so that no answer is missed
+        try:
+            reply = await _writer(request).run(
+                manager.assign,
+                body.worker_id,
+                body.request_id,
+                desktops=body.desktops,
+                kv_cache_usage=body.kv_cache_usage,
+                wait=body.wait_s > 0,
+            )
+            if reply.item is None and body.wait_s > 0:
+                await wait_first(clock, body.wait_s, [answer])
+                if not answer.done():
+                    await _writer(request).run(manager.withdraw, body.request_id)
+                if answer.done():
+                    reply = answer.result()
+        finally:
+            if waiting.get(body.request_id) is answer:
+                del waiting[body.request_id]
+        if reply.item is not None and await request.is_disconnected():
+            cause = "its request was given up"
+            await _writer(request).run(manager.abandon, reply.item.rollout_id, cause, uses_attempt=False)
+        return reply
 
     @app.post("/work/heartbeat")
     async def heartbeat(body: HeartbeatRequest, request: Request) -> CountReply:
-        return CountReply(count=await _writer(request).run(manager.heartbeat, body.worker_id))
+        count = await _writer(request).run(
+            manager.heartbeat, body.worker_id, desktops=body.desktops, kv_cache_usage=body.kv_cache_usage
+        )
+        return CountReply(count=count)
 
     @app.post("/work/abandon")
     async def abandon(body: AbandonRequest, request: Request) -> CountReply:

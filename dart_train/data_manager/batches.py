@@ -1,9 +1,9 @@
-"""The batch builder: which finished groups, and which of their steps and tokens, the trainer gets next.
+"""The batch builder: which steps and tokens of the groups that were chosen the trainer gets next.
 
-Role: forms a batch at a trainer version, by reference to stored steps, and records for every step why it was used or not. Rule: oldest
-groups first; the staleness gate is applied here and nowhere else; a batch that was issued and not finished is issued again unchanged,
-unless the weights that it was formed for are lost; each group is used at most once; a step that made a batch fail is quarantined.
-Non-goals: advantages and tensors (the trainer's).
+Role: forms a batch at a trainer version, by reference to stored steps, and records for every step why it was used or not. Rule: the
+staleness gate is applied here and nowhere else; a batch that was issued and not finished is read again unchanged, unless the weights that
+it was formed for are lost; a step that made a batch fail is quarantined. Non-goals: when a batch is formed and of which groups
+(`dart_train.scheduling.batching`), advantages and tensors (the trainer's).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchGroup, BatchMember, BatchReport, BatchRow
 from dart_agent.errors import StoreError
-from dart_agent.types import Purpose, StepRecord
+from dart_agent.types import StepRecord
 from dart_train.curation.experience_pool import select_success
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.lineage import lost_versions
@@ -27,6 +27,7 @@ from dart_train.curation.staleness import Span, token_staleness, trainable_range
 from dart_train.data_manager import queries
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
+from dart_train.data_manager.queries import StoredSpans
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.models import (
     BatchMemberTable,
@@ -76,36 +77,55 @@ class BatchBuilder:
         self._store = store
         self._config = config
 
-    def next(self, session: Session, trainer_version: int, trainer_digest: str | None = None) -> Batch | None:
-        """Return the next batch.
+    def repeat(self, session: Session, trainer_digest: str | None) -> Batch | None:
+        """Read the unfinished batch, or withdraw it where the weights that it was formed for are lost.
+
+        Args:
+            session: The transaction.
+            trainer_digest: Digest of the trainer's weights; None: not known.
+
+        Returns:
+            The batch, None where it was withdrawn.
+        """
+        query = select(BatchTable).where(BatchTable.state == "issued").order_by(BatchTable.seq)
+        issued = session.scalars(query).one()
+        if trainer_digest == issued.trainer_digest:
+            return self._read(session, issued)
+        if not lost_versions(queries.version_identities(session), trainer_digest):
+            return self._read(session, issued)
+        issued.state, issued.cause = "withdrawn", "the weights that it was formed for are lost"
+        self._release(session, issued)
+        self._store.record_event(session, "batch_withdrawn", batch_id=issued.batch_id, cause=issued.cause)
+        return None
+
+    def issue(
+        self, session: Session, trainer_version: int, trainer_digest: str | None, group_ids: Sequence[str]
+    ) -> tuple[Batch | None, dict[str, str]]:
+        """Form a batch of groups.
 
         Args:
             session: The transaction.
             trainer_version: Present version of the trainer.
             trainer_digest: Digest of its weights; None: not known.
+            group_ids: The groups.
 
         Returns:
-            The unfinished batch, else a new one where enough groups are ready, else None.
+            The batch, and nothing else; or None and, by group id, why a group cannot train.
         """
-        issued = session.scalar(select(BatchTable).where(BatchTable.state == "issued").order_by(BatchTable.seq))
-        if issued is not None and trainer_digest == issued.trainer_digest:
-            return self._read(session, issued)
         lost = lost_versions(queries.version_identities(session), trainer_digest)
-        if issued is not None:
-            if not lost:
-                return self._read(session, issued)
-            issued.state, issued.cause = "withdrawn", "the weights that it was formed for are lost"
-            self._release(session, issued)
-            self._store.record_event(session, "batch_withdrawn", batch_id=issued.batch_id, cause=issued.cause)
-        if queries.ready_groups(session) < self._config.batch.min_groups:
-            return None
         weights = _TrainerWeights(trainer_version, trainer_digest, lost)
-        candidates = self._candidates(session, weights)
-        if len(candidates) < self._config.batch.min_groups:
-            return None
-        return self._issue(session, weights, candidates)
+        candidates: list[_Candidate] = []
+        refused: dict[str, str] = {}
+        for group_id in group_ids:
+            group = session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one()
+            candidate = self._as_candidate(session, group, weights)
+            if isinstance(candidate, _Candidate):
+                candidates.append(candidate)
+            else:
+                refused[group_id] = candidate
+        return (None, refused) if refused else (self._issue(session, weights, candidates), {})
 
-    def done(self, session: Session, batch_id: str, report: BatchReport) -> int:
+    def done(self, session: Session, batch_id: str, report: BatchReport) -> Counter[str | None] | None:
         """Record that a batch became policy `report.version`.
 
         Args:
@@ -114,26 +134,38 @@ class BatchBuilder:
             report: The report of the trainer.
 
         Returns:
-            1, or 0 where it was recorded before.
+            How many of its steps were used (None) or withheld, by reason; None where the batch was recorded before.
 
         Raises:
-            StoreError: The batch does not exist.
+            StoreError: The batch does not exist, or is not the trainer's any more.
         """
         batch = self._find(session, batch_id)
         if batch.state == "done":
-            return 0
+            return None
         if batch.state != "issued":
             raise StoreError(f"batch {batch_id} was {batch.state}: it is not the trainer's any more")
         batch.state, batch.version, batch.done_s = "done", report.version, self._store.now()
         batch.metrics = dict(report.metrics)
-        members = self._members(session, batch_id)
         reasons = {(unused.rollout_id, unused.index): unused.reason for unused in report.unused}
-        for row in members:
-            row.reason = row.reason or reasons.get((row.rollout_id, row.index))
-        for group_id in {row.group_id for row in members}:
-            session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one().state = "used"
+        counts: Counter[str | None] = Counter()
+        for row in self._members(session, batch_id):
+            if row.reason is None:
+                row.reason = reasons.get((row.rollout_id, row.index))
+            counts[row.reason] += 1
         self._store.record_event(session, "batch_done", batch_id=batch_id, version=report.version)
-        return 1
+        return counts
+
+    def is_issued(self, session: Session, batch_id: str) -> bool:
+        """Say whether the trainer has a batch.
+
+        Args:
+            session: The transaction.
+            batch_id: The batch.
+
+        Returns:
+            False where it was finished, or does not exist.
+        """
+        return session.scalar(select(BatchTable.state).where(BatchTable.batch_id == batch_id)) == "issued"
 
     def fail(self, session: Session, batch_id: str, failure: BatchFailure) -> int:
         """Record that a batch cannot be trained on; its culprits are quarantined, and the rest of it may be issued again.
@@ -203,21 +235,6 @@ class BatchBuilder:
             raise StoreError(f"there is no batch {batch_id}")
         return batch
 
-    def _candidates(self, session: Session, weights: _TrainerWeights) -> list[_Candidate]:
-        """The oldest groups that can train, as many as a batch takes; those that cannot are dropped on the way."""
-        query = select(GroupTable).where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
-        found: list[_Candidate] = []
-        for group in session.scalars(query.order_by(GroupTable.seq)):
-            if len(found) == self._config.batch.max_groups:
-                break
-            candidate = self._as_candidate(session, group, weights)
-            if isinstance(candidate, _Candidate):
-                found.append(candidate)
-            else:
-                group.state, group.reason = "dropped", candidate
-                self._store.record_event(session, "group_dropped", group_id=group.group_id, reason=candidate)
-        return found
-
     def _as_candidate(self, session: Session, group: GroupTable, weights: _TrainerWeights) -> _Candidate | str:
         """The group as a candidate, or why it cannot train."""
         members: list[tuple[TrajectoryTable, Source]] = [
@@ -235,11 +252,11 @@ class BatchBuilder:
         reasons: dict[tuple[str, int], str] = {}
         for row, source in members:
             quarantined = queries.quarantined_steps(session, row.rollout_id)
-            for step in read_steps(session, row.rollout_id):
+            for step in queries.read_spans(session, row.rollout_id):
                 key = (row.rollout_id, step.index)
                 trainable[key] = [] if step.index in quarantined else self._fresh_ranges(step, weights, source)
                 if not trainable[key]:
-                    withheld = withheld_reason(_spans(step), weights.version, weights.lost)
+                    withheld = withheld_reason(step.spans, weights.version, weights.lost)
                     reasons[key] = QUARANTINED if step.index in quarantined else withheld
         if not any(trainable.values()):
             return next((reason for reason in (QUARANTINED, "lost_future") if reason in reasons.values()), "stale")
@@ -255,11 +272,11 @@ class BatchBuilder:
         chosen = select_success(ages, self._config.curation.experience_pool)
         return None if chosen is None else successes[chosen]
 
-    def _fresh_ranges(self, step: StepRecord, weights: _TrainerWeights, source: Source) -> list[tuple[int, int]]:
-        if not step.logprobs_T:
+    def _fresh_ranges(self, step: StoredSpans, weights: _TrainerWeights, source: Source) -> list[tuple[int, int]]:
+        if not step.has_logprobs:
             return []
         bound = self._config.curation.experience_pool.max_age if source == "pool" else self._config.batch.max_staleness
-        return trainable_ranges(_spans(step), weights.version, bound, weights.lost)
+        return trainable_ranges(step.spans, weights.version, bound, weights.lost)
 
     def _issue(self, session: Session, weights: _TrainerWeights, candidates: Sequence[_Candidate]) -> Batch:
         batch = BatchTable(
@@ -273,7 +290,6 @@ class BatchBuilder:
         session.add(batch)
         session.flush()
         for candidate in candidates:
-            candidate.group.state = "issued"
             for row, source in candidate.members:
                 for index in range(row.n_steps) if row.n_steps else (NO_STEP,):
                     ranges = candidate.trainable.get((row.rollout_id, index), [])

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from dart_agent.strict_model import StrictModel
-from dart_train.scheduling.settings import BatchSettings, CurationSettings
+from dart_train.scheduling.settings import BatchSettings, CurationSettings, SchedulerSettings, SchedulingSettings
 
 
 class DataManagerConfig(StrictModel):
@@ -23,9 +23,7 @@ class DataManagerConfig(StrictModel):
         socket: The Unix socket to serve on.
         seed: Seed of the choice of tasks.
         assignment_timeout_s: Seconds after which an assignment without heartbeat and report expires.
-        parallel_groups: Training groups that are worked on at the same time before workers share one. With as many as there are desktops,
-        no
-            desktop waits while another prepares a task.
+        scheduling: How rollouts are scheduled.
         batch: When a batch is formed.
         curation: What to run next.
         checkpoint: Directory of the run's first policy, which says how prompts stand for images. None, or while it does not exist: images
@@ -37,7 +35,18 @@ class DataManagerConfig(StrictModel):
     socket: Path
     seed: int = 0
     assignment_timeout_s: float = Field(default=300.0, gt=0)
-    parallel_groups: int = Field(default=1, ge=1)
+    scheduling: SchedulingSettings = SchedulingSettings()
     batch: BatchSettings = BatchSettings()
     curation: CurationSettings = CurationSettings()
     checkpoint: Path | None = None
+
+    @property
+    def scheduler(self) -> SchedulerSettings:
+        """The settings of the scheduler."""
+        return SchedulerSettings(
+            seed=self.seed,
+            assignment_timeout_s=self.assignment_timeout_s,
+            scheduling=self.scheduling,
+            batch=self.batch,
+            curation=self.curation,
+        )

@@ -7,16 +7,61 @@ Role: read-only queries on the trajectory database. Rule: masked trajectories co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from dart_agent.types import Purpose
 from dart_train.curation.lineage import VersionIdentity
-from dart_train.data_manager.store.models import GroupTable, QuarantinedStepTable, TrajectoryTable, VersionTable
+from dart_train.curation.staleness import Span
+from dart_train.data_manager.store.models import (
+    BatchTable,
+    GroupTable,
+    QuarantinedStepTable,
+    StepTable,
+    TrajectoryTable,
+    VersionTable,
+)
 
 SUCCESS_WINDOW = 256
-"""Latest successes of a family that the length budget looks at."""
+"""Latest successes of a family that the length budget looks at, and of a task that the experience pool looks at."""
+UPDATE_WINDOW = 8
+"""Latest train steps from which the time between two is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpans:
+    """Who sampled the tokens of a step, without the tokens.
+
+    Attributes:
+        index: Number of the step.
+        spans: Its version spans.
+        has_logprobs: Whether its tokens have log-probs.
+    """
+
+    index: int
+    spans: tuple[Span, ...]
+    has_logprobs: bool
+
+
+def read_spans(session: Session, rollout_id: str) -> list[StoredSpans]:
+    """Read the version spans of a trajectory.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        One value per step, in order.
+    """
+    query = select(StepTable.index, StepTable.version_spans, func.length(StepTable.logprobs) > 0).where(
+        StepTable.rollout_id == rollout_id
+    )
+    return [
+        StoredSpans(index, tuple((version, start, end) for version, start, end in spans), has_logprobs)
+        for index, spans, has_logprobs in session.execute(query.order_by(StepTable.index))
+    ]
 
 
 def recent_rewards(session: Session, family: str, limit: int) -> list[float]:
@@ -41,25 +86,6 @@ def recent_rewards(session: Session, family: str, limit: int) -> list[float]:
         .limit(limit)
     )
     return [reward for reward in session.scalars(query) if reward is not None]
-
-
-def success_rates(session: Session, families: Sequence[str], window: int) -> dict[str, float]:
-    """Compute the success rate of each family over its latest training rollouts.
-
-    Args:
-        session: The transaction.
-        families: The families.
-        window: Number of latest rollouts.
-
-    Returns:
-        Fraction of rollouts with a reward above 0, by family; families that were never run are left out.
-    """
-    rates = {}
-    for family in families:
-        rewards = recent_rewards(session, family, window)
-        if rewards:
-            rates[family] = sum(reward > 0 for reward in rewards) / len(rewards)
-    return rates
 
 
 def success_lengths(session: Session, family: str) -> list[int]:
@@ -99,21 +125,31 @@ def groups_opened(session: Session, phase: str) -> dict[str, int]:
     return {task_id: count for task_id, count in session.execute(query)}
 
 
-def ready_groups(session: Session, phase: str | None = None) -> int:
-    """Count the training groups that wait for the trainer.
+def latest_durations(session: Session, limit: int) -> list[float]:
+    """Read how long the latest training episodes took.
 
     Args:
         session: The transaction.
-        phase: Name of a phase; None: all phases.
+        limit: How many at most.
 
     Returns:
-        Number of groups.
+        Seconds, newest first.
     """
-    query = select(func.count()).select_from(GroupTable)
-    query = query.where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.state == "ready")
-    if phase is not None:
-        query = query.where(GroupTable.phase == phase)
-    return session.scalar(query) or 0
+    query = select(TrajectoryTable.duration_s).where(TrajectoryTable.purpose == Purpose.TRAIN.value)
+    return list(session.scalars(query.order_by(TrajectoryTable.seq.desc()).limit(limit)))
+
+
+def latest_updates(session: Session) -> list[float]:
+    """Read when the latest train steps were reported.
+
+    Args:
+        session: The transaction.
+
+    Returns:
+        Seconds since the epoch, newest first.
+    """
+    query = select(BatchTable.done_s).where(BatchTable.state == "done").order_by(BatchTable.seq.desc())
+    return [done_s for done_s in session.scalars(query.limit(UPDATE_WINDOW)) if done_s is not None]
 
 
 def rewarded_trajectories(session: Session, group_id: str) -> Sequence[TrajectoryTable]:
@@ -138,7 +174,7 @@ def stored_successes(session: Session, task_id: str) -> Sequence[TrajectoryTable
         task_id: The task.
 
     Returns:
-        Rows, newest first.
+        Rows, newest first, the latest `SUCCESS_WINDOW` ones.
     """
     query = select(TrajectoryTable).where(
         TrajectoryTable.purpose == Purpose.TRAIN.value,
@@ -146,7 +182,7 @@ def stored_successes(session: Session, task_id: str) -> Sequence[TrajectoryTable
         TrajectoryTable.reward > 0,
         TrajectoryTable.version_min.is_not(None),
     )
-    return session.scalars(query.order_by(TrajectoryTable.seq.desc())).all()
+    return session.scalars(query.order_by(TrajectoryTable.seq.desc()).limit(SUCCESS_WINDOW)).all()
 
 
 def version_identities(session: Session) -> list[VersionIdentity]:

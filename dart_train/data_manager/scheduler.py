@@ -1,34 +1,37 @@
-"""The scheduler: which rollout a worker gets, and what follows when one ends.
+"""The scheduler of a running data manager: events in, changes of the database and answers out.
 
-Role: assignments, their expiry, completion of groups and phases, each inside the caller's transaction. Rule: fixed lists go before endless
-phases; the oldest queued rollout goes first; an endless phase opens its next group only when a worker asks and nothing is queued, so that
-curation decides with the newest evidence. Non-goals: batches (`batches`), HTTP (`app`).
+Role: holds the state of `dart_train.scheduling`, executes its commands in the caller's transaction, and rebuilds the state from the
+database when it is needed. Rule: one event after the other; a state whose commands were not committed is thrown away, so that state and
+database never differ. Non-goals: decisions (`dart_train.scheduling`), statements (`execution`), HTTP (`app`).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from random import Random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from dart_agent.types import Directive, Purpose
-from dart_train.curation.backpressure import may_open_group
-from dart_train.curation.group_filter import uninformative_reason
-from dart_train.curation.length_budget import length_budget
-from dart_train.curation.rollout_budget import rollout_budget
-from dart_train.curation.task_sampler import TaskSampler
-from dart_train.data_manager import queries
-from dart_train.data_manager.catalog import task_family
+from dart_agent.data_client.payloads import TrajectoryPayload, WorkItemPayload
+from dart_agent.data_client.wire import AssignmentReply, PhaseSpec
+from dart_agent.types import Directive
 from dart_train.data_manager.config import DataManagerConfig
-from dart_train.data_manager.store import work
-from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable
+from dart_train.data_manager.execution import CommandExecutor
+from dart_train.data_manager.recovery import phase_plan, rebuild_state
+from dart_train.data_manager.store import steps, work
 from dart_train.data_manager.store.trajectories import TrajectoryStore
+from dart_train.data_manager.tallies import Tallies, read_tallies
+from dart_train.scheduling.commands import AssignRollout, Command
+from dart_train.scheduling.decide import decide
+from dart_train.scheduling.events import Event, PhaseStarted, RolloutEnded
+from dart_train.scheduling.state import SchedulerState
+
+Answers = dict[str, AssignmentReply]
+"""Rollouts for requests, by request id."""
 
 
 class Scheduler:
-    """Decides on work; all changing state is in the database, so that a restart changes nothing.
+    """Decides on work; what must survive is in the database, so that a restart changes nothing.
 
     Args:
         store: The trajectory database.
@@ -38,180 +41,167 @@ class Scheduler:
     def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
         self._store = store
         self._config = config
-        self._tasks: dict[str, dict[str, list[str]]] = {}
+        self._executor = CommandExecutor(store)
+        self._state: SchedulerState | None = None
+        self._tallies: Tallies | None = None
+        self._changed = False
+        self._specs: dict[str, PhaseSpec] = {}
+        self._answers: Answers = {}
+        self._last_s = 0.0
 
-    def assign(self, session: Session, worker_id: str, request_id: str) -> RolloutTable | None:
-        """Assign the next rollout to a worker.
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Begin a transaction: state and database change together, or not at all.
+
+        Yields:
+            The session.
+        """
+        self._changed = False
+        self._answers = {}
+        try:
+            with self._store.begin() as session:
+                yield session
+        except BaseException:
+            if self._changed:
+                self._state = self._tallies = None
+            self._answers = {}
+            raise
+
+    def state(self, session: Session) -> SchedulerState:
+        """Return the state; it must not be changed.
 
         Args:
             session: The transaction.
-            worker_id: The worker.
-            request_id: The request; a repeated request gets the same rollout.
+        """
+        if self._state is None:
+            self._state = rebuild_state(session, self._config.scheduler, self.now_s())
+        return self._state
+
+    def tallies(self, session: Session) -> Tallies:
+        """Return the counts of what is stored.
+
+        Args:
+            session: The transaction.
+        """
+        if self._tallies is None:
+            self._tallies = read_tallies(session)
+        return self._tallies
+
+    def now_s(self) -> float:
+        """Return the present time, in seconds since the epoch, but never less than before."""
+        self._last_s = max(self._last_s, self._store.now())
+        return self._last_s
+
+    def handle(self, session: Session, event: Event) -> list[Command]:
+        """Decide on an event and execute what follows.
+
+        Args:
+            session: The transaction.
+            event: What happened.
 
         Returns:
-            The rollout, None where there is nothing to do.
+            What was done.
         """
-        self.expire(session)
-        again = work.previous_assignment(session, worker_id, request_id)
-        if again is not None:
-            return again
-        deadline_s = self._store.now() + self._config.assignment_timeout_s
-        active = session.scalars(select(PhaseTable).where(PhaseTable.state == "active").order_by(PhaseTable.seq)).all()
-        for phase in sorted(active, key=lambda row: work.phase_spec(row).endless):
-            if work.phase_spec(phase).endless:
-                rollout = self._assign_from_groups(session, phase, worker_id, request_id, deadline_s)
-            else:
-                rollout = work.assign_oldest(session, phase.name, worker_id, request_id, deadline_s)
-            if rollout is not None:
-                return rollout
-        return None
+        state = self.state(session)
+        self._changed = True
+        commands = decide(state, event)
+        if commands:
+            self._executor.execute(session, commands)
+            for command in commands:
+                if isinstance(command, AssignRollout):
+                    self._answers[command.request_id] = self._answer(session, command)
+        return commands
 
-    def _assign_from_groups(
-        self, session: Session, phase: PhaseTable, worker_id: str, request_id: str, deadline_s: float
-    ) -> RolloutTable | None:
-        """A group of its own for each worker up to `parallel_groups`: then no worker waits while another prepares a desktop."""
-
-        def assign(*, may_share: bool) -> RolloutTable | None:
-            return work.assign_from_least_busy_group(
-                session, phase.name, worker_id, request_id, deadline_s, may_share=may_share
-            )
-
-        rollout = assign(may_share=False)
-        if rollout is None and work.count_active_groups(session, phase.name) < self._config.parallel_groups:
-            self._open_next_group(session, phase)
-            rollout = assign(may_share=False)
-        if rollout is None:
-            rollout = assign(may_share=True)
-        if rollout is None and self._open_next_group(session, phase):
-            rollout = assign(may_share=True)
-        return rollout
-
-    def expire(self, session: Session) -> None:
-        """Requeue the rollouts whose deadline has passed.
-
-        Args:
-            session: The transaction.
-        """
-        for rollout in work.expired_assignments(session, self._store.now()):
-            self.requeue(session, rollout, "assignment expired", uses_attempt=True)
-
-    def requeue(self, session: Session, rollout: RolloutTable, cause: str, *, uses_attempt: bool) -> None:
-        """Requeue a rollout that its worker will not report.
-
-        Args:
-            session: The transaction.
-            rollout: The rollout.
-            cause: Why.
-            uses_attempt: Whether it used up an attempt.
-        """
-        work.requeue(self._store, session, rollout, cause, uses_attempt=uses_attempt)
-        session.flush()
-        if rollout.state not in work.UNFINISHED_STATES:
-            self._close_if_finished(session, rollout.group_id)
-
-    def directive(self, session: Session, rollout: RolloutTable) -> Directive:
-        """Say what an episode does after a step of it was stored.
-
-        Args:
-            session: The transaction.
-            rollout: Its rollout.
+    def take_answers(self) -> Answers:
+        """Return the rollouts that were assigned in the last transaction; it is committed.
 
         Returns:
-            To go on, also in a stopped phase: running episodes are still stored.
+            Them, by request.
         """
-        return Directive.CONTINUE
+        answers, self._answers = self._answers, {}
+        return answers
 
-    def park(self, session: Session, rollout: RolloutTable) -> None:
-        """Leave an unfinished rollout to whoever is assigned it next.
+    def start_phase(self, session: Session, spec: PhaseSpec, task_ids: Sequence[str]) -> None:
+        """Start a phase that does not exist.
 
         Args:
             session: The transaction.
-            rollout: The rollout.
-        """
-        work.park(self._store, session, rollout)
-        session.flush()
-        if rollout.state not in work.UNFINISHED_STATES:
-            self._close_if_finished(session, rollout.group_id)
+            spec: Its specification.
+            task_ids: Its tasks.
 
-    def complete_rollout(self, session: Session, rollout_id: str, *, masked: bool) -> None:
+        Raises:
+            StoreError: The list is empty, names a task twice, or has a task that may not be run.
+        """
+        self.state(session)
+        self._changed = True
+        row = work.create_phase(self._store, session, spec, task_ids)
+        self.handle(session, PhaseStarted(self.now_s(), phase_plan(row, task_ids)))
+
+    def complete_rollout(self, session: Session, row: TrajectoryPayload, versions: Sequence[int]) -> None:
         """Complete a rollout whose trajectory was stored.
 
         Args:
             session: The transaction.
-            rollout_id: The rollout.
-            masked: Whether the trajectory has no reward.
+            row: The trajectory.
+            versions: The policy versions that wrote in it.
         """
-        rollout = work.find_rollout(session, rollout_id)
-        work.complete_rollout(self._store, session, rollout, masked=masked)
-        self._close_if_finished(session, rollout.group_id)
+        version_min, version_max = min(versions, default=None), max(versions, default=None)
+        tallies = self.tallies(session)
+        self._changed = True
+        tallies.add_trajectory(row, version_max)
+        prepare_s = row.info.get("reset_s")
+        self.handle(
+            session,
+            RolloutEnded(
+                self.now_s(),
+                row.rollout_id,
+                row.reward,
+                steps=row.n_steps,
+                duration_s=row.duration_s,
+                prepare_s=prepare_s if isinstance(prepare_s, float) else None,
+                version_min=version_min,
+                version_max=version_max,
+            ),
+        )
 
-    def stop_phase(self, session: Session, phase: PhaseTable) -> None:
-        """Assign no more rollouts of a phase; running ones may still be reported.
+    def issue_groups(self, session: Session, group_ids: Sequence[str]) -> None:
+        """Mark the groups of a batch that was issued.
 
         Args:
             session: The transaction.
-            phase: The phase.
+            group_ids: The groups.
         """
-        if phase.state != "active":
-            return
-        phase.state = "stopped"
-        for group_id in work.cancel_queued(session, phase.name):
-            self._close_if_finished(session, group_id)
-        self._store.record_event(session, "phase_stopped", name=phase.name)
+        self._executor.issue_groups(session, group_ids)
 
-    def _open_next_group(self, session: Session, phase: PhaseTable) -> bool:
-        spec = work.phase_spec(phase)
-        if not spec.endless:
-            return False
-        if not may_open_group(queries.ready_groups(session, phase.name), self._config.batch.max_ready_groups):
-            return False
-        curation = self._config.curation
-        by_family = self._tasks_by_family(phase)
-        runs = queries.groups_opened(session, phase.name)
-        rates = queries.success_rates(session, list(by_family), curation.task_sampler.window)
-        random = Random(f"{self._config.seed}/{phase.name}/{sum(runs.values())}")
-        task_id = TaskSampler(by_family, curation.task_sampler, runs).choose(rates, random)
-        family = task_family(task_id)
-        size = rollout_budget(
-            spec.rollouts_per_task,
-            queries.recent_rewards(session, family, spec.rollouts_per_task),
-            curation.rollout_budget,
+    def directive(self, session: Session, rollout_id: str) -> Directive:
+        """Say what a running episode does after its next step.
+
+        Args:
+            session: The transaction.
+            rollout_id: Its rollout.
+
+        Returns:
+            To go on, also in a stopped phase: running episodes are still stored. To park or to cancel where the scheduler stops it.
+        """
+        rollout = self.state(session).rollouts.get(rollout_id)
+        if rollout is None or rollout.worker is None or rollout_id not in rollout.worker.stopping:
+            return Directive.CONTINUE
+        return Directive.PARK if self._config.scheduling.partial_rollouts else Directive.CANCEL
+
+    def _answer(self, session: Session, command: AssignRollout) -> AssignmentReply:
+        spec = self._specs.get(command.phase)
+        if spec is None:
+            spec = self._specs[command.phase] = work.phase_spec(work.find_phase(session, command.phase))
+        return AssignmentReply(
+            item=WorkItemPayload(
+                rollout_id=command.rollout_id,
+                group_id=command.group_id,
+                task_id=command.task_id,
+                purpose=spec.purpose,
+                sampling=spec.sampling,
+                max_steps=command.max_steps,
+                phase=command.phase,
+                stored_steps=steps.count_stored(session, command.rollout_id),
+            ),
+            deadline_s=self._config.assignment_timeout_s,
         )
-        max_steps = length_budget(spec.max_steps, queries.success_lengths(session, family), curation.length_budget)
-        work.open_group(self._store, session, spec, task_id, size=size, max_steps=max_steps)
-        return True
-
-    def _tasks_by_family(self, phase: PhaseTable) -> dict[str, list[str]]:
-        """The tasks of a phase; they never change, and may be many."""
-        if phase.name not in self._tasks:
-            by_family: dict[str, list[str]] = defaultdict(list)
-            for task_id in phase.task_ids:
-                by_family[task_family(task_id)].append(task_id)
-            self._tasks[phase.name] = by_family
-        return self._tasks[phase.name]
-
-    def _close_if_finished(self, session: Session, group_id: str) -> None:
-        """Close the group, and its phase, when nothing of them is outstanding."""
-        group = session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one()
-        if group.state == "open" and not work.count_unfinished(session, group_id=group_id):
-            self._close_group(session, group)
-        phase = work.find_phase(session, group.phase)
-        fixed_and_active = phase.state == "active" and not work.phase_spec(phase).endless
-        if fixed_and_active and not work.count_unfinished(session, phase=phase.name):
-            phase.state = "done"
-            self._store.record_event(session, "phase_done", name=phase.name)
-
-    def _close_group(self, session: Session, group: GroupTable) -> None:
-        group.closed_s = self._store.now()
-        if group.purpose != Purpose.TRAIN.value:
-            group.state = "done"
-            return
-        rewards = [
-            row.reward for row in queries.rewarded_trajectories(session, group.group_id) if row.reward is not None
-        ]
-        reason = uninformative_reason(rewards, self._config.batch.min_members)
-        rescuable = reason == "all_failed" and self._config.curation.experience_pool.enabled
-        group.state = "ready" if reason is None or rescuable else "dropped"
-        group.reason = None if group.state == "ready" else reason
-        if reason is not None and not rescuable:
-            self._store.record_event(session, "group_dropped", group_id=group.group_id, reason=reason)

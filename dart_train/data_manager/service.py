@@ -1,12 +1,13 @@
 """The operations of the data manager, one transaction each.
 
 Role: what the HTTP routes call, without HTTP. Rule: every operation may be repeated; an operation happens completely or not at all; all
-operations run on one thread, so that the database has one writer. Non-goals: rules (`dart_train.curation`), routes (`app`).
+operations run on one thread, so that the database has one writer. Non-goals: decisions (`dart_train.scheduling`), routes (`app`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -15,6 +16,7 @@ from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import (
     AssignmentReply,
+    Batch,
     BatchFailure,
     BatchReply,
     BatchReport,
@@ -38,13 +40,29 @@ from dart_train.data_manager import queries, status
 from dart_train.data_manager.batches import BatchBuilder
 from dart_train.data_manager.catalog import TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
-from dart_train.data_manager.scheduler import Scheduler
+from dart_train.data_manager.recovery import STORED_PARTIAL
+from dart_train.data_manager.scheduler import Answers, Scheduler
 from dart_train.data_manager.store import steps, work
 from dart_train.data_manager.store.models import PhaseTable, VersionTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories
+from dart_train.scheduling.commands import IssueBatch, RepeatBatch
+from dart_train.scheduling.events import (
+    AskWithdrawn,
+    BatchAsked,
+    BatchDone,
+    BatchRefused,
+    HeartbeatReceived,
+    PhaseStopped,
+    PolicyPublished,
+    RolloutAbandoned,
+    RolloutParked,
+    WorkAsked,
+    WorkerReleased,
+)
 
 ABANDON_USES_ATTEMPT = True
 """An abandoned rollout used up an attempt: a task that can never start must not be tried for ever."""
+NO_WORK = AssignmentReply(item=None, deadline_s=None)
 
 
 class DataManager:
@@ -66,48 +84,75 @@ class DataManager:
         self._config = config
         self._scheduler = Scheduler(store, config)
         self._batches = BatchBuilder(store, config)
+        self._own_answer = NO_WORK
+        self.on_answers: Callable[[Answers], None] = lambda answers: None
+        """Called after an operation that assigned rollouts to requests that wait."""
 
-    def assign(self, worker_id: str, request_id: str) -> AssignmentReply:
+    def assign(
+        self,
+        worker_id: str,
+        request_id: str,
+        *,
+        desktops: int | None = None,
+        kv_cache_usage: float | None = None,
+        wait: bool = False,
+    ) -> AssignmentReply:
         """Assign the next rollout to a worker.
 
         Args:
             worker_id: The worker.
             request_id: The request; a repeated request gets the same rollout.
+            desktops: Desktops of the worker, None where it does not report them.
+            kv_cache_usage: Fraction of the key-value cache in use of its inference workers, None where it is unknown.
+            wait: Whether a later operation may answer the request (`on_answers`), until `withdraw`.
 
         Returns:
-            The rollout and its deadline; empty where there is nothing to do.
+            The rollout and its deadline; empty where there is nothing to do now.
         """
-        with self._store.begin() as session:
-            rollout = self._scheduler.assign(session, worker_id, request_id)
-            if rollout is None:
-                return AssignmentReply(item=None, deadline_s=None)
-            item = work.work_item(rollout, steps.count_stored(session, rollout.rollout_id))
-            return AssignmentReply(item=item, deadline_s=self._config.assignment_timeout_s)
+        event = WorkAsked(self._scheduler.now_s(), worker_id, request_id, desktops, kv_cache_usage, wait)
+        with self._operation(request_id) as session:
+            self._scheduler.handle(session, event)
+        return self._own_answer
 
-    def heartbeat(self, worker_id: str) -> int:
+    def withdraw(self, request_id: str) -> None:
+        """Answer a request that waits no more.
+
+        Args:
+            request_id: The request.
+        """
+        with self._operation() as session:
+            self._scheduler.handle(session, AskWithdrawn(self._scheduler.now_s(), request_id))
+
+    def heartbeat(self, worker_id: str, desktops: int | None = None, kv_cache_usage: float | None = None) -> int:
         """Extend the deadlines of what a worker holds.
 
         Args:
             worker_id: The worker.
+            desktops: As in `assign`.
+            kv_cache_usage: As in `assign`.
 
         Returns:
             Number of rollouts.
         """
-        with self._store.begin() as session:
-            return work.extend_assignments(session, worker_id, self._store.now() + self._config.assignment_timeout_s)
+        with self._operation() as session:
+            now_s = self._scheduler.now_s()
+            self._scheduler.handle(session, HeartbeatReceived(now_s, worker_id, desktops, kv_cache_usage))
+            return len(self._scheduler.state(session).workers[worker_id].running)
 
-    def abandon(self, rollout_id: str, cause: str) -> None:
+    def abandon(self, rollout_id: str, cause: str, *, uses_attempt: bool = ABANDON_USES_ATTEMPT) -> None:
         """Requeue a rollout that a worker abandons.
 
         Args:
             rollout_id: The rollout.
             cause: Why.
+            uses_attempt: Whether it used up an attempt.
         """
-        with self._store.begin() as session:
+        with self._operation() as session:
             rollout = work.find_rollout(session, rollout_id)
             if rollout.state == "assigned":
                 steps.drop(session, rollout_id)
-                self._scheduler.requeue(session, rollout, cause, uses_attempt=ABANDON_USES_ATTEMPT)
+                now_s = self._scheduler.now_s()
+                self._scheduler.handle(session, RolloutAbandoned(now_s, rollout_id, cause, uses_attempt))
 
     def release(self, worker_id: str | None) -> int:
         """Requeue everything that a worker holds, because it is gone.
@@ -118,11 +163,11 @@ class DataManager:
         Returns:
             Number of rollouts.
         """
-        with self._store.begin() as session:
-            held = work.assignments_of(session, worker_id)
-            for rollout in held:
-                self._scheduler.requeue(session, rollout, "worker is gone", uses_attempt=False)
-            return len(held)
+        with self._operation() as session:
+            workers = self._scheduler.state(session).workers
+            held = sum(len(worker.running) for name, worker in workers.items() if worker_id in (None, name))
+            self._scheduler.handle(session, WorkerReleased(self._scheduler.now_s(), worker_id))
+            return held
 
     def store_step(self, request: StoreStepRequest) -> StoreStepReply:
         """Store the newest step of an unfinished rollout, and say what its episode does next.
@@ -135,14 +180,14 @@ class DataManager:
         """
         step = request.step
         self._check_images(request.rollout_id, step.image_sha256_new)
-        with self._store.begin() as session:
+        with self._operation() as session:
             rollout = work.find_rollout(session, request.rollout_id)
             if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
                 return StoreStepReply(stored=False, directive=Directive.CANCEL)
             stored = steps.append_step(session, request.rollout_id, step, self._store.placeholders)
             if stored:
                 steps.save_state(session, request.rollout_id, request.state, step.index + 1, self._store.now())
-            return StoreStepReply(stored=stored, directive=self._scheduler.directive(session, rollout))
+            return StoreStepReply(stored=stored, directive=self._scheduler.directive(session, request.rollout_id))
 
     def park(self, request: ParkRequest) -> int:
         """Leave an unfinished rollout to whoever is assigned it next.
@@ -153,15 +198,16 @@ class DataManager:
         Returns:
             1, or 0 where the rollout is not this worker's any more.
         """
-        with self._store.begin() as session:
+        with self._operation() as session:
             rollout = work.find_rollout(session, request.rollout_id)
             if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
                 return 0
             stored = steps.count_stored(session, request.rollout_id)
             if not stored:
                 raise StoreError(f"rollout {request.rollout_id} has no stored steps: there is nothing to continue")
-            steps.save_state(session, request.rollout_id, request.state, stored, self._store.now())
-            self._scheduler.park(session, rollout)
+            version_min = steps.save_state(session, request.rollout_id, request.state, stored, self._store.now())
+            now_s = self._scheduler.now_s()
+            self._scheduler.handle(session, RolloutParked(now_s, request.rollout_id, STORED_PARTIAL, version_min))
             return 1
 
     def saved_episode(self, rollout_id: str) -> SavedEpisodeReply:
@@ -186,7 +232,7 @@ class DataManager:
         Returns:
             Number of steps.
         """
-        with self._store.begin() as session:
+        with self._operation() as session:
             rollout = work.find_rollout(session, request.rollout_id)
             if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
                 return 0
@@ -211,10 +257,10 @@ class DataManager:
             False where its rollout has a trajectory already.
         """
         self._check_images(row.rollout_id, (sha256 for step in row.steps for sha256 in step.image_sha256_new))
-        with self._store.begin() as session:
+        with self._operation() as session:
             stored = self._store.add_trajectory(session, row)
             if stored:
-                self._scheduler.complete_rollout(session, row.rollout_id, masked=row.reward is None)
+                self._scheduler.complete_rollout(session, row, steps.versions(session, row.rollout_id))
                 if row.reward is None:
                     self._store.record_event(
                         session, "trajectory_masked", rollout_id=row.rollout_id, end=row.end.value, cause=row.cause
@@ -230,14 +276,14 @@ class DataManager:
         Returns:
             Progress of the phase.
         """
-        with self._store.begin() as session:
+        with self._operation() as session:
             phase = session.scalar(select(PhaseTable).where(PhaseTable.name == spec.name))
             if phase is None:
                 task_ids = spec.task_ids if spec.select is None else self._catalog.select(spec.select)
-                phase = work.create_phase(self._store, session, spec, task_ids or [])
+                self._scheduler.start_phase(session, spec, task_ids or [])
             elif work.phase_spec(phase) != spec:
                 raise StoreError(f"phase {spec.name!r} exists with another specification: choose another name")
-            return status.phase_status(session, phase)
+            return self._phase_status(session, spec.name)
 
     def phase(self, name: str) -> PhaseStatus:
         """Read the progress of a phase.
@@ -248,8 +294,8 @@ class DataManager:
         Returns:
             Its progress.
         """
-        with self._store.begin() as session:
-            return status.phase_status(session, work.find_phase(session, name))
+        with self._operation() as session:
+            return self._phase_status(session, name)
 
     def stop_phase(self, name: str) -> PhaseStatus:
         """Assign no more rollouts of a phase.
@@ -260,11 +306,10 @@ class DataManager:
         Returns:
             Its progress.
         """
-        with self._store.begin() as session:
-            phase = work.find_phase(session, name)
-            self._scheduler.stop_phase(session, phase)
-            session.flush()
-            return status.phase_status(session, phase)
+        with self._operation() as session:
+            work.find_phase(session, name)
+            self._scheduler.handle(session, PhaseStopped(self._scheduler.now_s(), name))
+            return self._phase_status(session, name)
 
     def results(self, name: str) -> list[EpisodeResult]:
         """Read the rewards of a phase.
@@ -303,10 +348,10 @@ class DataManager:
         Returns:
             The batch, and whether one may still come.
         """
-        with self._store.begin() as session:
-            self._scheduler.expire(session)
-            batch = self._batches.next(session, trainer_version, trainer_digest)
-            return BatchReply(batch=batch, training_active=batch is not None or status.training(session))
+        with self._operation() as session:
+            batch = self._next_batch(session, trainer_version, trainer_digest)
+            active = batch is not None or self._scheduler.state(session).training_active
+            return BatchReply(batch=batch, training_active=active)
 
     def batch_done(self, batch_id: str, report: BatchReport) -> int:
         """Record that a batch was trained on.
@@ -318,8 +363,13 @@ class DataManager:
         Returns:
             1, or 0 where it was recorded before.
         """
-        with self._store.begin() as session:
-            return self._batches.done(session, batch_id, report)
+        with self._operation() as session:
+            reasons = self._batches.done(session, batch_id, report)
+            if reasons is None:
+                return 0
+            self._scheduler.tallies(session).add_rows(reasons.items())
+            self._scheduler.handle(session, BatchDone(self._scheduler.now_s(), report.version))
+            return 1
 
     def batch_failed(self, batch_id: str, failure: BatchFailure) -> int:
         """Set aside what makes a batch impossible to train on, and give the rest of it free.
@@ -331,8 +381,12 @@ class DataManager:
         Returns:
             Number of batches that failed since the last one that was trained on.
         """
-        with self._store.begin() as session:
-            return self._batches.fail(session, batch_id, failure)
+        with self._operation() as session:
+            was_issued = self._batches.is_issued(session, batch_id)
+            failed = self._batches.fail(session, batch_id, failure)
+            if was_issued:
+                self._scheduler.handle(session, BatchRefused(self._scheduler.now_s(), {}))
+            return failed
 
     def publish(self, record: VersionRecord) -> VersionReply:
         """Register a published policy; a version belongs to one path and to one digest for ever.
@@ -343,10 +397,11 @@ class DataManager:
         Returns:
             The newest version.
         """
-        with self._store.begin() as session:
+        with self._operation() as session:
             known = session.get(VersionTable, record.version)
             if known is None:
                 self._add_version(session, record)
+                self._scheduler.handle(session, PolicyPublished(self._scheduler.now_s(), record.version))
             elif known.path != record.path:
                 raise StoreError(f"version {record.version} is registered with another path: {known.path}")
             elif known.digest is None:
@@ -389,5 +444,45 @@ class DataManager:
 
     def stats(self) -> DataManagerStats:
         """Return the numbers of the data manager."""
-        with self._store.begin() as session:
-            return status.stats(session, self._config.curation.task_sampler.window)
+        with self._operation() as session:
+            return status.stats(
+                session,
+                self._scheduler.state(session),
+                self._scheduler.tallies(session),
+                self._config.curation.task_sampler.window,
+            )
+
+    @contextmanager
+    def _operation(self, request_id: str | None = None) -> Iterator[Session]:
+        """A transaction; what it assigned is given to those who wait once it is committed."""
+        self._own_answer = NO_WORK
+        with self._scheduler.transaction() as session:
+            yield session
+        answers = self._scheduler.take_answers()
+        if answers:
+            if request_id is not None:
+                self._own_answer = answers.pop(request_id, NO_WORK)
+            if answers:
+                self.on_answers(answers)
+
+    def _phase_status(self, session: Session, name: str) -> PhaseStatus:
+        phase = self._scheduler.state(session).phases.get(name)
+        if phase is None:
+            raise StoreError(f"there is no phase {name!r}")
+        return status.phase_status(phase, self._scheduler.tallies(session).rewards[name])
+
+    def _next_batch(self, session: Session, trainer_version: int, trainer_digest: str | None) -> Batch | None:
+        while True:
+            asked = self._scheduler.handle(session, BatchAsked(self._scheduler.now_s(), trainer_version))
+            decided = next((each for each in asked if isinstance(each, (RepeatBatch, IssueBatch))), None)
+            if decided is None:
+                return None
+            refused: dict[str, str] = {}
+            if isinstance(decided, RepeatBatch):
+                batch = self._batches.repeat(session, trainer_digest)
+            else:
+                batch, refused = self._batches.issue(session, trainer_version, trainer_digest, decided.group_ids)
+            if batch is not None:
+                self._scheduler.issue_groups(session, decided.group_ids)
+                return batch
+            self._scheduler.handle(session, BatchRefused(self._scheduler.now_s(), refused))

@@ -107,7 +107,6 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         socket=paths.data_socket,
         seed=recipe.run.seed,
         checkpoint=start_model(recipe, paths),
-        parallel_groups=recipe.desktops.count,
         batch=batch_settings(recipe),
         curation=curation_settings(recipe),
     )

@@ -152,10 +152,11 @@ def on_ended(state: SchedulerState, event: RolloutEnded, commands: list[Command]
 
 
 def on_abandoned(state: SchedulerState, event: RolloutAbandoned, commands: list[Command]) -> None:
-    """Requeue an assigned rollout that its worker gives up."""
+    """Requeue an assigned rollout that its worker gives up; it starts from the beginning."""
     rollout = state.rollouts.get(event.rollout_id)
     if rollout is not None and rollout.state == "assigned":
         stopped = rollout.worker is not None and rollout.rollout_id in rollout.worker.stopping
+        rollout.partial = rollout.partial_version = None
         requeue(state, rollout, event.cause, commands, uses_attempt=event.uses_attempt and not stopped)
 
 
@@ -325,7 +326,9 @@ def _retry(state: SchedulerState, rollout: Rollout, commands: list[Command]) -> 
     again = Rollout(state.new_id("roll"), rollout.group, rollout.repeat, rollout.attempt + 1)
     state.add_rollout(again)
     state.enter_queue(again)
-    commands.append(RetryRollout(again.rollout_id, rollout.group.group_id, again.repeat, again.attempt))
+    commands.append(
+        RetryRollout(again.rollout_id, rollout.group.group_id, again.repeat, again.attempt, rollout.rollout_id)
+    )
 
 
 def _measure(state: SchedulerState, rollout: Rollout, event: RolloutEnded) -> None:

@@ -119,12 +119,14 @@ class RetryRollout:
         group_id: Its group.
         repeat: The item, as in the rollout that was masked.
         attempt: Number of the attempt.
+        retries: The rollout that was masked.
     """
 
     rollout_id: str
     group_id: str
     repeat: int
     attempt: int
+    retries: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,13 +179,11 @@ class BatchAsked:
 
 @dataclass(frozen=True, slots=True)
 class BatchRefused:
-    """The groups of the batch that was just issued were looked at, and some cannot train.
-
-    The batch is taken back: the others are ready again, and the trainer is asked again.
+    """The issued batch is not trained on: its groups are ready again, except for those that cannot train.
 
     Attributes:
         now_s: Time.
-        reasons: Why, by group id; at least one.
+        reasons: Why a group cannot train, by group id.
     """
 
     now_s: float

@@ -119,7 +119,7 @@ def drop(session: Session, rollout_id: str) -> int:
     return len(dropped)
 
 
-def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: int, stored_s: float) -> None:
+def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: int, stored_s: float) -> int | None:
     """Save how an unfinished rollout stands.
 
     Args:
@@ -128,6 +128,9 @@ def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: 
         state: Its state after the last step.
         n_steps: Number of stored steps.
         stored_s: Present time, in seconds since the epoch.
+
+    Returns:
+        The oldest version that wrote in it, None where none is known.
     """
     found = session.get(EpisodeStateTable, rollout_id)
     last = session.get(StepTable, (rollout_id, n_steps - 1)) if n_steps else None
@@ -139,6 +142,7 @@ def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: 
     row.state, row.n_steps, row.stored_s = state.model_dump(mode="json"), n_steps, stored_s
     session.add(row)
     session.flush()
+    return row.version_min
 
 
 def read_state(session: Session, rollout_id: str) -> EpisodeState | None:

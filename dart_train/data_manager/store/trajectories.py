@@ -23,7 +23,7 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
 from dart_train.data_manager.store import steps as stored_steps
 from dart_train.data_manager.store.database import open_engine
-from dart_train.data_manager.store.models import EventTable, RolloutTable, TaskTable, TrajectoryTable
+from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
 
 
 class TrajectoryStore:
@@ -153,7 +153,11 @@ class TrajectoryStore:
         rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == row.rollout_id))
         if rollout is None:
             raise StoreError(f"rollout {row.rollout_id} was never assigned")
-        for name in ("group_id", "task_id", "purpose", "phase"):
+        if row.group_id != rollout.group_id and not _was_in_group(session, rollout, row.group_id):
+            raise StoreError(
+                f"rollout {row.rollout_id} was assigned with group_id {rollout.group_id!r}, not {row.group_id!r}"
+            )
+        for name in ("task_id", "purpose", "phase"):
             if getattr(rollout, name) != getattr(row, name):
                 raise StoreError(
                     f"rollout {row.rollout_id} was assigned with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
@@ -164,7 +168,7 @@ class TrajectoryStore:
         session.add(
             TrajectoryTable(
                 rollout_id=row.rollout_id,
-                group_id=row.group_id,
+                group_id=rollout.group_id,
                 task_id=row.task_id,
                 family=task.family,
                 purpose=row.purpose.value,
@@ -194,6 +198,14 @@ class TrajectoryStore:
             **data: Details, as JSON values.
         """
         session.add(EventTable(at_s=self.now(), kind=kind, data=data))
+
+
+def _was_in_group(session: Session, rollout: RolloutTable, group_id: str) -> bool:
+    """Whether a rollout can have been assigned as a member of a group: a running one may have moved to a later group of its task."""
+    query = select(GroupTable.seq).where(
+        GroupTable.group_id == group_id, GroupTable.phase == rollout.phase, GroupTable.task_id == rollout.task_id
+    )
+    return session.scalar(query) is not None
 
 
 def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:

@@ -17,10 +17,12 @@ from dart_agent.data_client.wire import PhaseSpec
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, VersionSpan, WorkItem
 from dart_train.data_manager.catalog import task_family
-from dart_train.data_manager.store import work
+from dart_train.data_manager.config import DataManagerConfig
+from dart_train.data_manager.scheduler import Scheduler
 from dart_train.data_manager.store.database import open_engine
 from dart_train.data_manager.store.models import RolloutTable, StepTable, StoreBase, TrajectoryTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories, read_trajectory
+from dart_train.scheduling.events import WorkAsked
 
 SPLITS = {"s/tick/1": "train", "s/tick/2": "validation", "s/tick/3": "test"}
 
@@ -34,11 +36,23 @@ def store(tmp_path: Path) -> Iterator[TrajectoryStore]:
 
 def start(store: TrajectoryStore, task_id: str = "s/tick/1", purpose: Purpose = Purpose.TRAIN) -> WorkItem:
     spec = PhaseSpec(name="p", purpose=purpose, task_ids=[task_id], rollouts_per_task=2, max_steps=3)
-    with store.begin() as session:
-        work.create_phase(store, session, spec, [task_id])
-        rollout = work.assign_oldest(session, "p", "w1", "request-1", 200.0)
-        assert rollout is not None
-        return work.work_item(rollout).to_value()
+    scheduler = scheduler_of(store)
+    with scheduler.transaction() as session:
+        scheduler.start_phase(session, spec, [task_id])
+    return assign(scheduler, "request-1")
+
+
+def scheduler_of(store: TrajectoryStore) -> Scheduler:
+    unused = Path("unused")
+    return Scheduler(store, DataManagerConfig(database=unused, images=unused, socket=unused))
+
+
+def assign(scheduler: Scheduler, request_id: str) -> WorkItem:
+    with scheduler.transaction() as session:
+        scheduler.handle(session, WorkAsked(scheduler.now_s(), "w1", request_id))
+    item = scheduler.take_answers()[request_id].item
+    assert item is not None
+    return item.to_value()
 
 
 def test_stored_trajectory_reads_back_equal(store: TrajectoryStore) -> None:
@@ -138,10 +152,8 @@ def test_reopening_finds_everything_and_readers_do_not_write(store: TrajectorySt
 
 def test_pages_go_on_where_the_last_one_ended(store: TrajectoryStore) -> None:
     first = start(store)
+    item = assign(scheduler_of(store), "request-2")
     with store.begin() as session:
-        second = work.assign_oldest(session, "p", "w1", "request-2", 200.0)
-        assert second is not None
-        item = work.work_item(second).to_value()
         for each in (first, item):
             store.add_trajectory(session, TrajectoryPayload.from_value(fake_trajectory(each)[0]))
     with store.begin() as session:

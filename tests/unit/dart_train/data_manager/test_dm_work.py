@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from data_manager_harness import SPLITS, DataManagerHarness
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from dart_agent.data_client.wire import TaskSelection
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose
+from dart_train.data_manager.execution import CommandExecutor
+from dart_train.data_manager.store.models import TrajectoryTable
+from dart_train.scheduling.commands import Command
 
 EVAL = {
     "purpose": Purpose.EVAL,
@@ -33,20 +41,22 @@ def test_endless_phase_hands_out_whole_groups(harness: DataManagerHarness) -> No
     assert sorted(groups.values()) == [4, 4]
 
 
-def test_workers_get_groups_of_their_own_before_they_share(tmp_path: Path) -> None:
-    harness = DataManagerHarness(tmp_path, parallel_groups=3)
+def test_groups_that_are_filled_together_take_turns(tmp_path: Path) -> None:
+    harness = DataManagerHarness(tmp_path, scheduling={"parallel_groups": 3}, batch={"min_groups": 4, "max_groups": 4})
     harness.phase()
     first = [harness.must_acquire().group_id for _ in range(3)]
     assert len(set(first)) == 3
-    then = [harness.must_acquire().group_id for _ in range(9)]
-    assert Counter(first + then) == dict.fromkeys(first, 4)
-    assert harness.must_acquire().group_id not in first
+    assert [harness.must_acquire().group_id for _ in range(6)] == first * 2
     harness.store.close()
 
 
 def test_every_task_comes_before_any_comes_twice(harness: DataManagerHarness) -> None:
     harness.phase(rollouts_per_task=2, select=TaskSelection(suite="s", split="train", families=["tick"]))
-    tasks = [harness.must_acquire().task_id for _ in range(24)]
+    tasks = []
+    for _ in range(24):
+        item = harness.must_acquire()
+        tasks.append(item.task_id)
+        harness.report(item, 0.0)
     assert sorted(tasks[:12]) == sorted([task for task in SPLITS if "tick" in task and SPLITS[task] == "train"] * 2)
     assert sorted(tasks[12:]) == sorted(tasks[:12])
 
@@ -163,6 +173,95 @@ def test_a_restart_forgets_nothing(harness: DataManagerHarness) -> None:
     assert harness.manager.stats() == before
     assert harness.report(claimed)
     assert harness.manager.stats().trajectories == 2
+
+
+def test_a_restart_goes_on_with_the_same_decisions(harness: DataManagerHarness) -> None:
+    harness.phase("eval", **EVAL)
+    harness.phase()
+    for number in range(11):
+        item = harness.must_acquire("w1" if number % 2 else "w2")
+        if number % 3:
+            harness.report(item, None if number == 4 else float(number % 2), version=number // 4)
+    harness.manager.release("w2")
+
+    def seen() -> dict[str, Any]:
+        with harness.manager._scheduler.transaction() as session:
+            state = harness.manager._scheduler.state(session)
+        return {
+            "rollouts": {
+                name: (
+                    each.state,
+                    each.attempt,
+                    each.repeat,
+                    each.group.group_id,
+                    each.worker and each.worker.worker_id,
+                )
+                for name, each in state.rollouts.items()
+            },
+            "groups": {
+                name: (each.state, each.rewards, each.spans, each.queued, set(each.unfinished), each.target, each.led)
+                for name, each in state.groups.items()
+            },
+            "phases": {
+                name: (each.state, +each.counts, each.unfinished, each.groups_opened, each.nfilling, each.open_groups)
+                for name, each in state.phases.items()
+            },
+            "active": [phase.plan.name for phase in state.active],
+            "counts": (state.open_training_groups, state.training_rollouts, state.running_training, len(state.ready)),
+            "requests": {request: each.rollout_id for request, each in state.requests.items()},
+            "histories": {family: list(each.rewards) for family, each in state.history.items() if each.rewards},
+        }
+
+    before = seen()
+    assert len(before["rollouts"]) > 5
+    harness.restart()
+    assert seen() == before
+
+
+def test_what_was_decided_and_not_committed_never_happened(
+    harness: DataManagerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.phase()
+    item = harness.must_acquire()
+    for _ in range(3):
+        harness.report(harness.must_acquire(), 0.0)
+    before = harness.manager.stats()
+
+    def fail(self: CommandExecutor, session: Session, commands: Sequence[Command]) -> None:
+        execute(self, session, commands)
+        raise OSError("the disk is full")
+
+    execute = CommandExecutor.execute
+    with monkeypatch.context() as patched:
+        patched.setattr(CommandExecutor, "execute", fail)
+        for attempt in (lambda: harness.report(item, 1.0), harness.acquire, lambda: harness.manager.release(None)):
+            with pytest.raises(OSError, match="full"):
+                attempt()
+    assert harness.manager.stats() == before
+    assert harness.report(item, 1.0)
+    assert harness.state_of(item.group_id) == ("ready", None)
+    assert not harness.report(item, 1.0), "stored once"
+
+
+def test_a_running_rollout_that_moved_to_another_group_is_stored_there(tmp_path: Path) -> None:
+    harness = DataManagerHarness(tmp_path, batch={"min_groups": 2, "max_groups": 2, "max_staleness": 2})
+    harness.phase()
+    items = [harness.must_acquire() for _ in range(4)]
+    harness.report(items[0], 1.0, version=0)
+    harness.report(items[1], 0.0, version=0)
+    for _ in range(2):
+        harness.group([1.0, 0.0, 0.0, 0.0], version=2)
+    batch = harness.must_batch(2)
+    assert items[0].group_id in {group.group_id for group in batch.groups}, "closed before it became stale"
+    harness.restart()
+    assert harness.report(items[2], 1.0, version=2)
+    with harness.store.begin() as session:
+        stored = session.scalars(select(TrajectoryTable).where(TrajectoryTable.rollout_id == items[2].rollout_id)).one()
+        assert stored.group_id != items[2].group_id
+        assert stored.task_id == items[2].task_id
+    with pytest.raises(StoreError, match="group_id"):
+        harness.report(dataclasses.replace(items[3], group_id=batch.groups[1].group_id), 1.0)
+    harness.store.close()
 
 
 def test_rollout_and_length_budgets_follow_history(tmp_path: Path) -> None:
