@@ -31,6 +31,7 @@ from dart_train.objectives.settings import (
     KlEstimator,
     LossSettings,
 )
+from dart_train.scheduling.settings import SchedulingMode
 
 UNBOUNDED = ("dual_clip", "tis_cap")
 """Keys of the section `train` that may have no value."""
@@ -234,7 +235,7 @@ class InferenceSection(StrictModel):
 
 
 class RolloutSection(StrictModel):
-    """How training rollouts are sampled.
+    """How training rollouts are sampled and scheduled.
 
     Attributes:
         group_size: Rollouts per group.
@@ -248,6 +249,10 @@ class RolloutSection(StrictModel):
         on_parse_error: What a response that performs nothing leads to: `no_action` (a step in which nothing happens), `fail` (the end
             of the episode) or `retry` (another response on the same screen, which costs no step).
         parse_retries: Further responses in a row that `retry` asks for before a step in which nothing happens.
+        scheduling: What a desktop waits for before its next training rollout: `batch`, `task`, `rollout-global` or `rollout-per-worker`.
+        over_provision: Rollouts that are launched over those that are needed; 1: no more.
+        parallel_groups: Training groups whose rollouts start at the same time; none: the staleness budget decides.
+        max_kv_cache_usage: No rollout starts where the inference workers report more than this fraction of their key-value cache in use.
     """
 
     group_size: int = Field(default=8, ge=2, le=256)
@@ -260,6 +265,10 @@ class RolloutSection(StrictModel):
     partial: bool = False
     on_parse_error: OnParseError = OnParseError.NO_ACTION
     parse_retries: int = Field(default=2, ge=1, le=16)
+    scheduling: SchedulingMode = SchedulingMode.ROLLOUT_PER_WORKER
+    over_provision: float = Field(default=1.0, ge=1, le=4)
+    parallel_groups: int | None = Field(default=None, ge=1)
+    max_kv_cache_usage: float = Field(default=0.95, gt=0, le=1)
 
     @field_validator("top_p")
     @classmethod

@@ -300,7 +300,7 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
     parts = ("screenshot",) if screens is None else ("screenshot", "a11y")
     env_class = ResumableDesktopEnv if config.partial.enabled else AsyncDesktopEnv
     async with (
-        DataManagerClient(config.socket, config.images, clock=clock) as data,
+        DataManagerClient(config.socket, config.images, desktops=config.desktops, clock=clock) as data,
         open_policy_factory(
             config.policy,
             spec,

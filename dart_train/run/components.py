@@ -32,7 +32,7 @@ from dart_train.objectives.settings import LossSettings
 from dart_train.run.launcher import ComponentSpec
 from dart_train.run.paths import RunPaths
 from dart_train.run.recipe_policy import initial_policy, recipe_prompt
-from dart_train.scheduling.settings import BatchSettings, CurationSettings
+from dart_train.scheduling.settings import BatchSettings, CurationSettings, SchedulingSettings
 from dart_train.trainer.config import OptimizerSettings, TrainerConfig
 from dart_train.warmup.config import WarmupConfig
 
@@ -107,6 +107,13 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         socket=paths.data_socket,
         seed=recipe.run.seed,
         checkpoint=start_model(recipe, paths),
+        scheduling=SchedulingSettings(
+            mode=recipe.rollout.scheduling,
+            partial_rollouts=recipe.rollout.partial,
+            over_provision=recipe.rollout.over_provision,
+            parallel_groups=recipe.rollout.parallel_groups,
+            max_kv_cache_usage=recipe.rollout.max_kv_cache_usage,
+        ),
         batch=batch_settings(recipe),
         curation=curation_settings(recipe),
     )

@@ -113,3 +113,11 @@ def test_shipped_recipes_are_valid() -> None:
     assert recipes
     for path in recipes:
         load_recipe(path)
+
+
+def test_scheduling_modes_are_named_in_the_recipe(tmp_path: Path) -> None:
+    recipe = load_recipe(write(tmp_path, GOOD), ("rollout.scheduling=batch", "rollout.over_provision=1.5"))
+    assert recipe.rollout.scheduling.weight_sync == "global"
+    assert load_recipe(write(tmp_path, GOOD)).rollout.scheduling.weight_sync == "per-worker"
+    with pytest.raises(RecipeError, match=r"rollout\.scheduling"):
+        load_recipe(write(tmp_path, GOOD), ("rollout.scheduling=whenever",))
