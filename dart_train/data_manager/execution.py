@@ -178,7 +178,7 @@ class CommandExecutor:
         )
         self.record_event(
             connection,
-            "rollout_requeued",
+            "rollout_parked" if command.state == "parked" else "rollout_requeued",
             rollout_id=command.rollout_id,
             cause=command.cause,
             state=command.state,

@@ -137,13 +137,14 @@ async def end(task: asyncio.Task[None]) -> None:
 
 @pytest.fixture
 async def scene(harness: DataManagerHarness, tmp_path: Path) -> AsyncIterator[Scene]:
+    harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
+    with harness.store.begin() as session:
+        session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
+    harness.restart()  # what was changed behind its back is read now
     app = create_app(harness.manager)
     client = DataManagerClient(
         harness.config.socket, harness.images, transport=httpx.ASGITransport(app), assignment_wait_s=0
     )
-    harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
-    with harness.store.begin() as session:
-        session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
     async with app.router.lifespan_context(app), client:
         made = Scene(harness, client, tmp_path)
         yield made
