@@ -201,7 +201,8 @@ class InferenceSection(StrictModel):
         kv_after_update: `recompute`: running requests compute their key-value cache again with new weights, which costs a prefill of every
             running request at each update; `keep`: they do not, and their later tokens are marked (`VersionSpan.kept_kv`).
         transfer_dtype: Data type of published weights: `as_trained`, or `bfloat16`, half of what workers read otherwise.
-        update_mode: `per_worker`: each worker takes a version when it is ready; `global`: all stand still until all have it.
+        update_mode: `per_worker`: each worker takes a version when it is ready; `global`: all stand still until all have it; None: as
+            `rollout.scheduling` says.
         max_updating: Most workers that stand still at the same time (mode `per_worker`).
         metrics_port: Port of this host's loopback where Prometheus reads the metrics of all workers; None: nowhere.
     """
@@ -218,7 +219,7 @@ class InferenceSection(StrictModel):
     eager: bool = True
     kv_after_update: Literal["recompute", "keep"] = "recompute"
     transfer_dtype: PublishedDtype = "as_trained"
-    update_mode: UpdateMode = UpdateMode.PER_WORKER
+    update_mode: UpdateMode | None = None
     max_updating: int = Field(default=1, ge=1)
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
 
@@ -480,7 +481,17 @@ class Recipe(StrictModel):
             )
         if self.warmup.imitated_demos_per_family > self.demos.per_family:
             raise ValueError("warmup.imitated_demos_per_family is larger than demos.per_family")
+        if self.inference.update_mode not in (None, self.update_mode):
+            raise ValueError(
+                f"rollout.scheduling {self.rollout.scheduling.value!r} updates inference workers in mode {self.update_mode.value!r}: "
+                "leave inference.update_mode out, or choose another rollout.scheduling"
+            )
         return self
+
+    @property
+    def update_mode(self) -> UpdateMode:
+        """In which order inference workers take a new version."""
+        return UpdateMode.GLOBAL if self.rollout.scheduling.weight_sync == "global" else UpdateMode.PER_WORKER
 
 
 Override = Annotated[str, "KEY.PATH=TOML-VALUE"]

@@ -192,7 +192,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         ),
         workers=section.workers,
         devices=section.devices,
-        updates=UpdateSection(mode=section.update_mode, max_updating=section.max_updating),
+        updates=UpdateSection(mode=recipe.update_mode, max_updating=section.max_updating),
         metrics_port=section.metrics_port,
         directory=paths.inference_dir,
         addresses=paths.addresses,

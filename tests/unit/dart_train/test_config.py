@@ -115,9 +115,25 @@ def test_shipped_recipes_are_valid() -> None:
         load_recipe(path)
 
 
-def test_scheduling_modes_are_named_in_the_recipe(tmp_path: Path) -> None:
-    recipe = load_recipe(write(tmp_path, GOOD), ("rollout.scheduling=batch", "rollout.over_provision=1.5"))
-    assert recipe.rollout.scheduling.weight_sync == "global"
-    assert load_recipe(write(tmp_path, GOOD)).rollout.scheduling.weight_sync == "per-worker"
+@pytest.mark.parametrize(
+    ("mode", "sync"),
+    [
+        ("batch", "global"),
+        ("task", "global"),
+        ("rollout-global", "global"),
+        ("rollout-per-worker", "per_worker"),
+    ],
+)
+def test_the_scheduling_mode_says_how_weights_are_updated(tmp_path: Path, mode: str, sync: str) -> None:
+    recipe = write(tmp_path, GOOD)
+    assert load_recipe(recipe, (f"rollout.scheduling={mode}",)).update_mode.value == sync
+    other = "global" if sync == "per_worker" else "per_worker"
+    with pytest.raises(RecipeError, match=r"leave inference\.update_mode out"):
+        load_recipe(recipe, (f"rollout.scheduling={mode}", f"inference.update_mode={other}"))
+
+
+def test_the_default_scheduling_waits_for_nothing(tmp_path: Path) -> None:
+    recipe = write(tmp_path, GOOD)
+    assert load_recipe(recipe).rollout.scheduling.value == "rollout-per-worker"
     with pytest.raises(RecipeError, match=r"rollout\.scheduling"):
-        load_recipe(write(tmp_path, GOOD), ("rollout.scheduling=whenever",))
+        load_recipe(recipe, ("rollout.scheduling=whenever",))

@@ -209,7 +209,13 @@ def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path
         "max_updating": 2,
         "metrics_port": 0,
     }
-    recipe = recipe_of("", model={"path": None, "preset": "tiny"}, warmup={"enabled": True}, inference=section)
+    recipe = recipe_of(
+        "",
+        model={"path": None, "preset": "tiny"},
+        warmup={"enabled": True},
+        rollout={"scheduling": "rollout-global"},
+        inference=section,
+    )
     config = load_inference_config(Path(components.inference(recipe, paths).argv[-1]))
     assert config.updates.to_settings() == UpdateSettings(UpdateMode.GLOBAL, 2)
     assert config.metrics_port == 0
