@@ -1,0 +1,90 @@
+"""Hot calls read by key: no statement that they issue scans a table that grows with the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from data_manager_harness import DataManagerHarness
+from sqlalchemy import event, text
+
+from dart_agent.data_client.fake_trajectories import fake_trajectory
+from dart_agent.data_client.payloads import TrajectoryPayload, stream_payloads
+from dart_agent.data_client.wire import BatchReport, ParkRequest, StoreStepRequest, TaskSelection, VersionRecord
+from dart_agent.rollouts.episode_state import EpisodeState
+from dart_agent.types import Purpose
+from dart_train.data_manager.store.models import StoreBase
+
+FEW_ROWS = {"phases", "versions", "tasks"}
+"""Tables that do not grow with episodes: one row per phase, update, and task."""
+GROWING = {table.name for table in StoreBase.metadata.sorted_tables} - FEW_ROWS
+
+
+@contextmanager
+def recorded_statements(harness: DataManagerHarness) -> Iterator[dict[str, Any]]:
+    """Every statement with the parameters of its first use."""
+    seen: dict[str, Any] = {}
+
+    def record(_connection: Any, _cursor: Any, statement: str, parameters: Any, _context: Any, many: bool) -> None:
+        seen.setdefault(statement, parameters[0] if many else parameters)
+
+    engine = harness.store.engine
+    event.listen(engine, "before_cursor_execute", record)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "before_cursor_execute", record)
+
+
+def scans(harness: DataManagerHarness, statements: dict[str, Any]) -> list[str]:
+    """Statements that scan a growing table, with their plan."""
+    found = []
+    with harness.store.engine.connect() as connection:
+        for statement, parameters in statements.items():
+            if statement.startswith("EXPLAIN"):
+                continue
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            for row in plan:
+                scanned = re.match(r"SCAN (\w+)", row[3])
+                if scanned is not None and scanned[1] in GROWING:
+                    found.append(f"{row[3]}: {statement}")
+    return found
+
+
+def test_hot_calls_scan_no_table_that_grows(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.phase("eval", purpose=Purpose.EVAL, select=TaskSelection(suite="s", split="test"), endless=False)
+    harness.must_acquire()
+    with recorded_statements(harness) as statements:
+        for version in range(3):
+            for number in range(12):
+                item = harness.must_acquire(f"w{number % 2}")
+                trajectory, _ = fake_trajectory(item, reward=float(number % 2), version=version)
+                step = stream_payloads(trajectory.steps_S)[0]
+                state = EpisodeState(worker=f"w{number % 2}", process="p", started_at_s=0, elapsed_s=1, reset_s=0)
+                harness.manager.store_step(
+                    StoreStepRequest(worker_id=state.worker, rollout_id=item.rollout_id, step=step, state=state)
+                )
+                if number == 5:
+                    harness.manager.park(ParkRequest(worker_id=state.worker, rollout_id=item.rollout_id, state=state))
+                elif number == 6:
+                    harness.manager.abandon(item.rollout_id, "no desktop")
+                else:
+                    harness.manager.report(TrajectoryPayload.from_value(trajectory))
+                harness.manager.heartbeat(state.worker)
+                harness.manager.phase("train")
+            batch = harness.batch(version)
+            if batch is not None:
+                harness.manager.publish(VersionRecord(version=version + 1, path=f"fake/{version}"))
+                harness.manager.batch_done(batch.batch_id, BatchReport(version=version + 1))
+        harness.manager.release("w0")
+    assert any("INSERT INTO batch_members" in statement for statement in statements), "a batch was formed"
+    assert scans(harness, statements) == []
+
+
+def test_a_scan_would_be_found(harness: DataManagerHarness) -> None:
+    with recorded_statements(harness) as statements, harness.store.engine.connect() as connection:
+        connection.execute(text("SELECT * FROM rollouts WHERE attempt = 1"))
+    assert len(scans(harness, statements)) == 1
