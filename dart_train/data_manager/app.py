@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
 
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import (
@@ -23,7 +24,6 @@ from dart_agent.data_client.wire import (
     AssignmentReply,
     AssignmentRequest,
     BatchFailure,
-    BatchReply,
     BatchReport,
     BatchRequest,
     CountReply,
@@ -36,7 +36,6 @@ from dart_agent.data_client.wire import (
     ReleaseRequest,
     RestartRequest,
     SavedEpisodeReply,
-    StoreStepReply,
     StoreStepRequest,
     StoreTrajectoryReply,
     TrajectoryPage,
@@ -51,6 +50,7 @@ from dart_train.data_manager.service import DataManager
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
+_Body = TypeVar("_Body", bound=BaseModel)
 
 BATCH_RECHECK_S = 5.0
 """A waiting trainer checks again this often even if nothing was reported: an expired assignment can complete a group."""
@@ -126,7 +126,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _malformed)
 
     @app.post("/work/assign")
-    async def assign(body: AssignmentRequest, request: Request) -> AssignmentReply:
+    async def assign(body: AssignmentRequest, request: Request) -> Response:
         waiting: dict[str, asyncio.Future[AssignmentReply]] = request.app.state.waiting
         answer: asyncio.Future[AssignmentReply] = asyncio.get_running_loop().create_future()
         waiting[body.request_id] = answer  # before it is asked, so that no answer is missed
@@ -151,7 +151,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         if reply.item is not None and await request.is_disconnected():
             cause = "its request was given up"
             await _writer(request).run(manager.abandon, reply.item.rollout_id, cause, uses_attempt=False)
-        return reply
+        return _json(reply)
 
     @app.post("/work/heartbeat")
     async def heartbeat(body: HeartbeatRequest, request: Request) -> CountReply:
@@ -183,18 +183,20 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         return CountReply(count=await _writer(request).run(manager.restart, body))
 
     @app.post("/rollouts/steps")
-    async def store_step(body: StoreStepRequest, request: Request) -> StoreStepReply:
-        return await _writer(request).run(manager.store_step, body)
+    async def store_step(request: Request) -> Response:
+        body = await _read(request, StoreStepRequest)
+        return _json(await _writer(request).run(manager.store_step, body))
 
     @app.get("/rollouts/{rollout_id}/state")
     async def saved_episode(rollout_id: str, request: Request) -> SavedEpisodeReply:
         return await _writer(request).run(manager.saved_episode, rollout_id)
 
     @app.post("/trajectories")
-    async def report(body: TrajectoryPayload, request: Request) -> StoreTrajectoryReply:
+    async def report(request: Request) -> Response:
+        body = await _read(request, TrajectoryPayload)
         stored = await _writer(request).run(manager.report, body)
         await _writer(request).notify()
-        return StoreTrajectoryReply(stored=stored)
+        return _json(StoreTrajectoryReply(stored=stored))
 
     @app.get("/trajectories")
     async def trajectories(
@@ -223,7 +225,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         return await _writer(request).run(manager.results, name)
 
     @app.post("/batches/next")
-    async def next_batch(body: BatchRequest, request: Request) -> BatchReply:
+    async def next_batch(body: BatchRequest, request: Request) -> Response:
         give_up_at_s = clock.monotonic() + body.wait_s
         while True:
             seen = _writer(request).changes
@@ -232,7 +234,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
             if reply.batch is not None:
                 await _writer(request).notify()
             if reply.batch is not None or not reply.training_active or left_s <= 0:
-                return reply
+                return _json(reply)
             await _writer(request).wait(clock, seen, min(left_s, BATCH_RECHECK_S))
 
     @app.post("/batches/{batch_id}/done")
@@ -261,6 +263,19 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
 def _writer(request: Request) -> _SerialExecutor:
     writer: _SerialExecutor = request.app.state.writer
     return writer
+
+
+async def _read(request: Request, model: type[_Body]) -> _Body:
+    """Parse a body that is large or comes often, without the detour over dictionaries."""
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+
+
+def _json(reply: BaseModel) -> Response:
+    """A reply that is large or comes often; it is valid already."""
+    return Response(reply.model_dump_json(), media_type="application/json")
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:

@@ -60,7 +60,7 @@ _CLOSE_GROUP = (
 _USE_GROUP = update(_GROUPS).where(_GROUPS.c.group_id == bindparam("key")).values(state="used")
 _ISSUE_GROUP = update(_GROUPS).where(_GROUPS.c.group_id == bindparam("key")).values(state="issued")
 _CLOSE_PHASE = update(_PHASES).where(_PHASES.c.name == bindparam("key")).values(state=bindparam("new_state"))
-_ADD_EVENT = insert(_EVENTS)
+_ADD_GROUP, _ADD_ROLLOUT, _ADD_EVENT = insert(_GROUPS), insert(_ROLLOUTS), insert(_EVENTS)
 
 
 class CommandExecutor:
@@ -72,6 +72,7 @@ class CommandExecutor:
 
     def __init__(self, store: TrajectoryStore) -> None:
         self._store = store
+        self._sampling: dict[str, dict[str, Any]] = {}
         self._executors: dict[type, Callable[[Session, Connection, Any], None]] = {
             OpenGroup: self._open_group,
             AssignRollout: self._assign,
@@ -121,9 +122,8 @@ class CommandExecutor:
 
     def _open_group(self, session: Session, connection: Connection, command: OpenGroup) -> None:
         self._store.register_task(session, command.task_id, command.purpose)
-        phase = work.find_phase(session, command.phase)
         connection.execute(
-            insert(_GROUPS),
+            _ADD_GROUP,
             {
                 "group_id": command.group_id,
                 "phase": command.phase,
@@ -135,7 +135,10 @@ class CommandExecutor:
                 "opened_s": self._store.now(),
             },
         )
-        sampling = work.phase_spec(phase).sampling.model_dump()
+        sampling = self._sampling.get(command.phase)
+        if sampling is None:
+            spec = work.phase_spec(work.find_phase(session, command.phase))
+            sampling = self._sampling[command.phase] = spec.sampling.model_dump()
         shared = {
             "group_id": command.group_id,
             "phase": command.phase,
@@ -148,7 +151,7 @@ class CommandExecutor:
         }
         if command.rollouts:
             connection.execute(
-                insert(_ROLLOUTS),
+                _ADD_ROLLOUT,
                 [{"rollout_id": rollout_id, "repeat": repeat, **shared} for rollout_id, repeat in command.rollouts],
             )
         if command.adopted:
@@ -190,7 +193,7 @@ class CommandExecutor:
     def _retry(self, session: Session, connection: Connection, command: RetryRollout) -> None:
         before = work.find_rollout(session, command.retries)
         connection.execute(
-            insert(_ROLLOUTS),
+            _ADD_ROLLOUT,
             {
                 "rollout_id": command.rollout_id,
                 "group_id": before.group_id,

@@ -64,6 +64,8 @@ class Scheduler:
         except BaseException:
             if self._changed:
                 self._state = self._tallies = None
+                self._specs = {}
+                self._executor = CommandExecutor(self._store)
             self._answers = {}
             raise
 

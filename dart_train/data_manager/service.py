@@ -260,7 +260,7 @@ class DataManager:
         with self._operation() as session:
             stored = self._store.add_trajectory(session, row)
             if stored:
-                self._scheduler.complete_rollout(session, row, steps.versions(session, row.rollout_id))
+                self._scheduler.complete_rollout(session, row, steps.versions(session, row))
                 if row.reward is None:
                     self._store.record_event(
                         session, "trajectory_masked", rollout_id=row.rollout_id, end=row.end.value, cause=row.cause

@@ -11,9 +11,10 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import delete, select
+from sqlalchemy import Table, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import SamplingPayload, StreamStepPayload, TrajectoryPayload, steps_digest
@@ -45,6 +46,28 @@ Placeholders = Callable[[], ImagePlaceholders | None]
 """The placeholders of the run's model, None where it is not known."""
 
 
+def _table(model: type[Any]) -> Table:
+    table: Table = model.__table__
+    return table
+
+
+_STEPS, _STATES = _table(StepTable), _table(EpisodeStateTable)
+_INSERT_STEP = insert(_STEPS)
+_DROP_STEPS = delete(_STEPS).where(_STEPS.c.rollout_id == bindparam("key"))
+_DROP_STATE = delete(_STATES).where(_STATES.c.rollout_id == bindparam("key"))
+_COUNT = select(_STATES.c.n_steps).where(_STATES.c.rollout_id == bindparam("key"))
+_SEGMENT = select(_STEPS.c.segment, _STEPS.c.response_end).where(
+    _STEPS.c.rollout_id == bindparam("key"), _STEPS.c.index == bindparam("at")
+)
+
+
+class _StepBefore(NamedTuple):
+    """What the check of a step needs of the one before it."""
+
+    segment: int
+    response_end: int
+
+
 def append_step(session: Session, rollout_id: str, step: StreamStepPayload, placeholders: Placeholders) -> bool:
     """Store the next step of an unfinished rollout.
 
@@ -65,11 +88,11 @@ def append_step(session: Session, rollout_id: str, step: StreamStepPayload, plac
         if known.token_ids != base64.b64decode(step.token_ids):
             raise StoreError(f"step {step.index} of rollout {rollout_id} is stored with other tokens")
         return False
-    before = session.get(StepTable, (rollout_id, step.index - 1)) if step.index else None
+    before = _before(session, rollout_id, step.index)
     if step.index and before is None:
         raise StoreError(f"step {step.index} of rollout {rollout_id} comes before step {step.index - 1}")
-    _add(session, rollout_id, step, before, placeholders)
-    session.flush()
+    row = _checked(rollout_id, step, before, placeholders)
+    session.connection().execute(_INSERT_STEP, row)
     return True
 
 
@@ -94,11 +117,16 @@ def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholder
             )
     else:
         drop(session, row.rollout_id)
-    before = session.get(StepTable, (row.rollout_id, left_out - 1)) if left_out else None
+    before = _before(session, row.rollout_id, left_out)
+    added = []
     for step in row.steps:
-        before = _add(session, row.rollout_id, step, before, placeholders)
-    session.execute(delete(EpisodeStateTable).where(EpisodeStateTable.rollout_id == row.rollout_id))
-    session.flush()
+        added.append(_checked(row.rollout_id, step, before, placeholders))
+        before = _StepBefore(step.segment, step.response_end)
+    connection = session.connection()
+    if added:
+        connection.execute(_INSERT_STEP, added)
+    if left_out:
+        connection.execute(_DROP_STATE, {"key": row.rollout_id})
 
 
 def drop(session: Session, rollout_id: str) -> int:
@@ -111,12 +139,9 @@ def drop(session: Session, rollout_id: str) -> int:
     Returns:
         Number of steps.
     """
-    session.execute(delete(EpisodeStateTable).where(EpisodeStateTable.rollout_id == rollout_id))
-    dropped = list(session.scalars(select(StepTable).where(StepTable.rollout_id == rollout_id)))
-    for step in dropped:
-        session.delete(step)
-    session.flush()
-    return len(dropped)
+    connection = session.connection()
+    connection.execute(_DROP_STATE, {"key": rollout_id})
+    return connection.execute(_DROP_STEPS, {"key": rollout_id}).rowcount
 
 
 def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: int, stored_s: float) -> int | None:
@@ -169,8 +194,7 @@ def count_stored(session: Session, rollout_id: str) -> int:
     Returns:
         Number of steps.
     """
-    found = session.get(EpisodeStateTable, rollout_id)
-    return 0 if found is None else found.n_steps
+    return session.connection().scalar(_COUNT, {"key": rollout_id}) or 0
 
 
 def stored_digest(session: Session, rollout_id: str) -> str:
@@ -179,10 +203,22 @@ def stored_digest(session: Session, rollout_id: str) -> str:
     return steps_digest(session.scalars(query))
 
 
-def versions(session: Session, rollout_id: str) -> list[int]:
-    """Read the policy versions that wrote in a rollout."""
-    query = select(StepTable.version_spans).where(StepTable.rollout_id == rollout_id)
-    return [span[0] for spans in session.scalars(query) for span in spans]
+def versions(session: Session, row: TrajectoryPayload) -> list[int]:
+    """Find the policy versions that wrote in a finished trajectory; what it leaves out is read.
+
+    Args:
+        session: The transaction.
+        row: The trajectory.
+
+    Returns:
+        A version per span.
+    """
+    found = [span[0] for step in row.steps for span in step.version_spans]
+    left_out = row.n_steps - len(row.steps)
+    if left_out:
+        query = select(StepTable.version_spans).where(StepTable.rollout_id == row.rollout_id)
+        found += [span[0] for spans in session.scalars(query.where(StepTable.index < left_out)) for span in spans]
+    return found
 
 
 def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
@@ -216,67 +252,67 @@ def _rows(session: Session, rollout_id: str) -> Iterable[StepTable]:
     return session.scalars(select(StepTable).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index))
 
 
-def _add(
-    session: Session,
-    rollout_id: str,
-    step: StreamStepPayload,
-    before: StepTable | None,
-    placeholders: Placeholders,
-) -> StepTable:
-    row = StepTable(
-        rollout_id=rollout_id,
-        index=step.index,
-        segment=step.segment,
-        response_start=step.response_start,
-        response_end=step.response_end,
-        prompt_new=base64.b64decode(step.prompt_new),
-        token_ids=base64.b64decode(step.token_ids),
-        logprobs=base64.b64decode(step.logprobs),
-        version_spans=[list(span) for span in step.version_spans],
-        image_sha256_new=step.image_sha256_new,
-        image_hw_new=[list(hw) for hw in step.image_hw_new],
-        text=step.text,
-        action=step.action,
-        parse_error=step.parse_error,
-        sampling=step.sampling.model_dump(),
-        finish_reason=step.finish_reason.value,
-        model_s=step.model_s,
-        env_s=step.env_s,
-    )
-    _check(row, before, placeholders)
-    session.add(row)
-    return row
+def _before(session: Session, rollout_id: str, index: int) -> _StepBefore | None:
+    if not index:
+        return None
+    found = session.connection().execute(_SEGMENT, {"key": rollout_id, "at": index - 1}).first()
+    return None if found is None else _StepBefore(*found)
 
 
-def _check(row: StepTable, before: StepTable | None, placeholders: Placeholders) -> None:
-    """Where tokens have log-probs, all have finite ones; where they have versions, all have one; slices and images fit."""
-    where = f"step {row.index} of rollout {row.rollout_id}"
-    tokens, logprobs = _ids(row.token_ids), np.frombuffer(row.logprobs, dtype="<f4")
+def _checked(
+    rollout_id: str, step: StreamStepPayload, before: _StepBefore | None, placeholders: Placeholders
+) -> dict[str, Any]:
+    """The columns of a step.
+
+    Where tokens have log-probs, all have finite ones; where they have versions, all have one; slices and images fit.
+    """
+    where = f"step {step.index} of rollout {rollout_id}"
+    row: dict[str, Any] = {
+        "rollout_id": rollout_id,
+        "index": step.index,
+        "segment": step.segment,
+        "response_start": step.response_start,
+        "response_end": step.response_end,
+        "prompt_new": base64.b64decode(step.prompt_new),
+        "token_ids": base64.b64decode(step.token_ids),
+        "logprobs": base64.b64decode(step.logprobs),
+        "version_spans": [list(span) for span in step.version_spans],
+        "image_sha256_new": step.image_sha256_new,
+        "image_hw_new": [list(hw) for hw in step.image_hw_new],
+        "text": step.text,
+        "action": step.action,
+        "parse_error": step.parse_error,
+        "sampling": step.sampling.model_dump(),
+        "finish_reason": step.finish_reason.value,
+        "model_s": step.model_s,
+        "env_s": step.env_s,
+    }
+    tokens, logprobs, new = _ids(row["token_ids"]), np.frombuffer(row["logprobs"], dtype="<f4"), _ids(row["prompt_new"])
     if len(logprobs) and len(logprobs) != len(tokens):
         raise StoreError(f"{where} has {len(tokens)} tokens but {len(logprobs)} log-probs")
     if not np.isfinite(logprobs).all():
         raise StoreError(f"{where} has a log-prob that is not a finite number")
-    if len(row.image_sha256_new) != len(row.image_hw_new):
-        raise StoreError(f"{where} names {len(row.image_sha256_new)} images but {len(row.image_hw_new)} sizes")
-    begins = row.segment == row.index
-    if not begins and (before is None or before.segment != row.segment):
-        raise StoreError(f"{where} continues segment {row.segment}, which the step before it is not of")
+    if len(step.image_sha256_new) != len(step.image_hw_new):
+        raise StoreError(f"{where} names {len(step.image_sha256_new)} images but {len(step.image_hw_new)} sizes")
+    begins = step.segment == step.index
+    if not begins and (before is None or before.segment != step.segment):
+        raise StoreError(f"{where} continues segment {step.segment}, which the step before it is not of")
     held = 0 if begins or before is None else before.response_end
-    new = _ids(row.prompt_new)
-    if (row.response_start, row.response_end) != (held + len(new), held + len(new) + len(tokens)):
+    if (step.response_start, step.response_end) != (held + len(new), held + len(new) + len(tokens)):
         raise StoreError(
-            f"{where} answers at [{row.response_start}, {row.response_end}) of its segment, but {held} tokens are stored of it, "
+            f"{where} answers at [{step.response_start}, {step.response_end}) of its segment, but {held} tokens are stored of it, "
             f"{len(new)} are new in the prompt and {len(tokens)} were sampled"
         )
     position = 0
-    for span in row.version_spans:
+    for span in step.version_spans:
         if span[1] != position or span[2] <= span[1]:
-            raise StoreError(f"{where}: version spans {row.version_spans} do not follow each other from 0")
+            raise StoreError(f"{where}: version spans {row['version_spans']} do not follow each other from 0")
         position = span[2]
-    if row.version_spans and position != len(tokens):
+    if step.version_spans and position != len(tokens):
         raise StoreError(f"{where}: version spans cover {position} of {len(tokens)} tokens")
-    if len(new) and row.image_hw_new:
-        _check_images(where, new.tolist(), row.image_hw_new, placeholders())
+    if len(new) and step.image_hw_new:
+        _check_images(where, new.tolist(), step.image_hw_new, placeholders())
+    return row
 
 
 def _check_images(

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, Table, bindparam, insert, select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import TrajectoryPayload
@@ -24,6 +24,26 @@ from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, S
 from dart_train.data_manager.store import steps as stored_steps
 from dart_train.data_manager.store.database import open_engine
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
+
+
+def _table(model: type[Any]) -> Table:
+    table: Table = model.__table__
+    return table
+
+
+_ROLLOUTS, _TRAJECTORIES = _table(RolloutTable), _table(TrajectoryTable)
+_FIND_ROLLOUT = (
+    select(
+        _ROLLOUTS.c.group_id,
+        _ROLLOUTS.c.task_id,
+        _ROLLOUTS.c.purpose,
+        _ROLLOUTS.c.phase,
+        _TRAJECTORIES.c.seq.label("stored"),
+    )
+    .outerjoin_from(_ROLLOUTS, _TRAJECTORIES, _TRAJECTORIES.c.rollout_id == _ROLLOUTS.c.rollout_id)
+    .where(_ROLLOUTS.c.rollout_id == bindparam("key"))
+)
+_INSERT_TRAJECTORY = insert(_TRAJECTORIES)
 
 
 class TrajectoryStore:
@@ -47,6 +67,7 @@ class TrajectoryStore:
         self.now = now
         self.placeholders = placeholders
         self._split_of = split_of
+        self._registered: dict[str, str] = {}
 
     @classmethod
     def open(
@@ -79,8 +100,12 @@ class TrajectoryStore:
         Yields:
             The session.
         """
-        with Session(self.engine) as session, session.begin():
-            yield session
+        try:
+            with Session(self.engine) as session, session.begin():
+                yield session
+        except BaseException:
+            self._registered = {}
+            raise
 
     def close(self) -> None:
         """Close the connections."""
@@ -110,7 +135,7 @@ class TrajectoryStore:
             )
         return split
 
-    def register_task(self, session: Session, task_id: str, purpose: Purpose) -> TaskTable:
+    def register_task(self, session: Session, task_id: str, purpose: Purpose) -> str:
         """Check and register a task.
 
         Args:
@@ -119,20 +144,23 @@ class TrajectoryStore:
             purpose: What it is to be run for.
 
         Returns:
-            Its row.
+            Its family.
 
         Raises:
             StoreError: As for `check_task`, or its split has changed since its first run.
         """
         split = self.check_task(task_id, purpose)
-        row = session.get(TaskTable, task_id)
-        if row is None:
-            row = TaskTable(task_id=task_id, family=task_family(task_id), split=split)
-            session.add(row)
-            session.flush()
-        elif row.split != split:
-            raise StoreError(f"task {task_id} was of the {row.split} split when it was first run and is of {split} now")
-        return row
+        known = self._registered.get(task_id)
+        if known is None:
+            row = session.get(TaskTable, task_id)
+            if row is None:
+                session.add(TaskTable(task_id=task_id, family=task_family(task_id), split=split))
+                session.flush()
+                return task_family(task_id)
+            known = self._registered[task_id] = row.split  # it was committed before, so it stays
+        if known != split:
+            raise StoreError(f"task {task_id} was of the {known} split when it was first run and is of {split} now")
+        return task_family(task_id)
 
     def add_trajectory(self, session: Session, row: TrajectoryPayload) -> bool:
         """Add a trajectory with its steps.
@@ -148,12 +176,15 @@ class TrajectoryStore:
             StoreError: The rollout was never assigned, was assigned as something else, its task may not be stored, or its steps do not
                 follow those that are stored.
         """
-        if session.scalar(select(TrajectoryTable.seq).where(TrajectoryTable.rollout_id == row.rollout_id)) is not None:
-            return False
-        rollout = session.scalar(select(RolloutTable).where(RolloutTable.rollout_id == row.rollout_id))
+        connection = session.connection()
+        rollout = connection.execute(_FIND_ROLLOUT, {"key": row.rollout_id}).first()
         if rollout is None:
             raise StoreError(f"rollout {row.rollout_id} was never assigned")
-        if row.group_id != rollout.group_id and not _was_in_group(session, rollout, row.group_id):
+        if rollout.stored is not None:
+            return False
+        if row.group_id != rollout.group_id and not _was_in_group(
+            session, rollout.phase, rollout.task_id, row.group_id
+        ):
             raise StoreError(
                 f"rollout {row.rollout_id} was assigned with group_id {rollout.group_id!r}, not {row.group_id!r}"
             )
@@ -162,31 +193,31 @@ class TrajectoryStore:
                 raise StoreError(
                     f"rollout {row.rollout_id} was assigned with {name} {getattr(rollout, name)!r}, not {getattr(row, name)!r}"
                 )
-        task = self.register_task(session, row.task_id, row.purpose)
+        family = self.register_task(session, row.task_id, row.purpose)
         stored_steps.complete(session, row, self.placeholders)
-        versions = stored_steps.versions(session, row.rollout_id)
-        session.add(
-            TrajectoryTable(
-                rollout_id=row.rollout_id,
-                group_id=rollout.group_id,
-                task_id=row.task_id,
-                family=task.family,
-                purpose=row.purpose.value,
-                phase=row.phase,
-                reward=row.reward,
-                end=row.end.value,
-                stop=row.stop.value,
-                cause=row.cause,
-                started_at_s=row.started_at_s,
-                duration_s=row.duration_s,
-                stored_s=self.now(),
-                info=row.info,
-                n_steps=row.n_steps,
-                version_min=min(versions, default=None),
-                version_max=max(versions, default=None),
-            )
+        versions = stored_steps.versions(session, row)
+        connection.execute(
+            _INSERT_TRAJECTORY,
+            {
+                "rollout_id": row.rollout_id,
+                "group_id": rollout.group_id,
+                "task_id": row.task_id,
+                "family": family,
+                "purpose": row.purpose.value,
+                "phase": row.phase,
+                "reward": row.reward,
+                "end": row.end.value,
+                "stop": row.stop.value,
+                "cause": row.cause,
+                "started_at_s": row.started_at_s,
+                "duration_s": row.duration_s,
+                "stored_s": self.now(),
+                "info": row.info,
+                "n_steps": row.n_steps,
+                "version_min": min(versions, default=None),
+                "version_max": max(versions, default=None),
+            },
         )
-        session.flush()
         return True
 
     def record_event(self, session: Session, kind: str, **data: Any) -> None:
@@ -200,10 +231,10 @@ class TrajectoryStore:
         session.add(EventTable(at_s=self.now(), kind=kind, data=data))
 
 
-def _was_in_group(session: Session, rollout: RolloutTable, group_id: str) -> bool:
+def _was_in_group(session: Session, phase: str, task_id: str, group_id: str) -> bool:
     """Whether a rollout can have been assigned as a member of a group: a running one may have moved to a later group of its task."""
     query = select(GroupTable.seq).where(
-        GroupTable.group_id == group_id, GroupTable.phase == rollout.phase, GroupTable.task_id == rollout.task_id
+        GroupTable.group_id == group_id, GroupTable.phase == phase, GroupTable.task_id == task_id
     )
     return session.scalar(query) is not None
 
