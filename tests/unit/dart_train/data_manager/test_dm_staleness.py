@@ -21,7 +21,7 @@ from dart_train.data_manager.store.models import GroupTable, TrajectoryTable
 
 DESKTOPS, GROUP_SIZE, BATCH_GROUPS, MAX_STALENESS = 80, 8, 8, 4
 UPDATE_S, PUBLISH_S, EPISODE_S, SIGMA, STEP_S = 60.0, 5.0, 60.0, 0.5, 20.0
-UPDATES = 20
+UPDATES = 12
 
 
 class VirtualRun:
