@@ -144,7 +144,7 @@ class WorkerClient:
             return body
         detail = f"{self.name}: {body.get('detail', reply.status_code)}"
         if reply.status_code == 400 and path == wire.GENERATE_PATH:
-            raise RequestRejected(detail)
+            raise wire.decode_context_exceeded(body) or RequestRejected(detail)
         if reply.status_code == 409:
             raise WeightUpdateError(detail)
         failures = {"busy": RequestFailure.BUSY, "engine": RequestFailure.ENGINE}

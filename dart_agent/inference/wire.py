@@ -12,9 +12,9 @@ screenshot is never compressed, re-encoded or base64-coded; everything that come
     POST /drain          {} -> {"in_flight"}                                      take no new request from now on
     GET  /metrics        Prometheus text of the engine
 
-All need `Authorization: Bearer KEY`. An error is {"error": code, "detail": sentence}: 400 `invalid` (never retry), 401, 409 `weights` (the
-new weights were refused, the old ones serve), 500 `engine` (this request failed, others go on), 503 `busy` (draining: use another worker),
-500 `broken` (this worker must be restarted).
+All need `Authorization: Bearer KEY`. An error is {"error": code, "detail": sentence}: 400 `invalid` (never retry), 400 `context` (with
+prompt_tokens, max_tokens and context: prompt and answer do not fit), 401, 409 `weights` (the new weights were refused, the old ones serve),
+500 `engine` (this request failed, others go on), 503 `busy` (draining: use another worker), 500 `broken` (this worker must be restarted).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from dart_agent.errors import ContextExceededError
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.types import Completion, FinishReason, PolicyRequest, PolicyVersion, SamplingParams, VersionSpan
@@ -39,6 +40,7 @@ PAUSE_PATH = "/pause"
 RESUME_PATH = "/resume"
 DRAIN_PATH = "/drain"
 METRICS_PATH = "/metrics"
+CONTEXT_CODE = "context"
 _LENGTH = struct.Struct(">I")
 
 
@@ -98,6 +100,9 @@ def encode_request(request: PolicyRequest) -> bytes:
     header = {
         "request_id": request.request_id,
         "messages": list(request.messages),
+        "image_sha256": list(request.image_sha256),
+        "prefix_ids": list(request.prefix_ids_P),
+        "prefix_messages": request.prefix_messages,
         "images_hw": [[int(image.shape[0]), int(image.shape[1])] for image in request.images],
         "sampling": {
             "temperature": sampling.temperature,
@@ -124,6 +129,8 @@ def decode_request(body: bytes) -> PolicyRequest:
         sampling = SamplingParams(**{**given, "stop": tuple(given["stop"])})
         sizes = [(int(height), int(width)) for height, width in header["images_hw"]]
         messages, request_id = tuple(header["messages"]), str(header["request_id"])
+        hashes, prefix = tuple(header["image_sha256"]), tuple(header["prefix_ids"])
+        prefix_messages = int(header["prefix_messages"])
     except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"the header of the body is malformed: {error}") from error
     images = []
@@ -135,7 +142,33 @@ def decode_request(body: bytes) -> PolicyRequest:
         offset += size
     if offset != len(body):
         raise ValueError("the body goes on after its last image")
-    return PolicyRequest(messages=messages, images=tuple(images), sampling=sampling, request_id=request_id)
+    return PolicyRequest(
+        messages=messages,
+        images=tuple(images),
+        sampling=sampling,
+        request_id=request_id,
+        image_sha256=hashes,
+        prefix_ids_P=prefix,
+        prefix_messages=prefix_messages,
+    )
+
+
+def encode_context_exceeded(error: ContextExceededError) -> dict[str, Any]:
+    """JSON reply of `POST /generate` with status 400 for a prompt that is too long."""
+    return {
+        "error": CONTEXT_CODE,
+        "detail": str(error),
+        "prompt_tokens": error.prompt_tokens,
+        "max_tokens": error.max_tokens,
+        "context": error.context,
+    }
+
+
+def decode_context_exceeded(reply: Mapping[str, Any]) -> ContextExceededError | None:
+    """Inverse of `encode_context_exceeded`; None for another refusal."""
+    if reply.get("error") != CONTEXT_CODE:
+        return None
+    return ContextExceededError(int(reply["prompt_tokens"]), int(reply["max_tokens"]), int(reply["context"]))
 
 
 def encode_completion(completion: Completion) -> dict[str, Any]:

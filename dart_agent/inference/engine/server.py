@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.client_disconnect import unless_disconnected
-from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.errors import ContextExceededError, RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference import wire
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.decisions.retries import RequestFailure
@@ -56,6 +56,8 @@ def build_app(engine: WorkerEngine, key: str) -> Any:
                 return problem(401, "unauthenticated", "the key of this worker is missing or wrong")
             try:
                 return JSONResponse(await handler(request))
+            except ContextExceededError as error:
+                return JSONResponse(wire.encode_context_exceeded(error), status_code=400)
             except RequestRejected as error:
                 return problem(400, "invalid", str(error))
             except WeightUpdateError as error:

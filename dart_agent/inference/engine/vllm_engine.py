@@ -15,10 +15,11 @@ from dart_agent.errors import RequestRejected
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.engine.arguments import engine_arguments
+from dart_agent.inference.engine.rendering import render_request
 from dart_agent.inference.engine.worker_engine import EngineLoad
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.weights.files import tensor_shapes
-from dart_agent.prompts.chat_template import chat_template, render_chat
+from dart_agent.prompts.chat_template import chat_template
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
 
@@ -30,11 +31,9 @@ class VllmEngine:
     """One AsyncLLM with integer policy versions."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        from PIL import Image
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._pil_image = Image
         model = resolve_checkpoint(settings.model)
         _register_model_class(model)
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(settings, model)))
@@ -56,7 +55,7 @@ class VllmEngine:
 
         sampling = request.sampling
         try:
-            prompt = await self._render(request, prefix_salt)
+            prompt = await render_request(self._llm, self._processor, self._tokenizer, request, prefix_salt=prefix_salt)
             params = SamplingParams(
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
@@ -77,18 +76,6 @@ class VllmEngine:
         if final is None:
             raise RuntimeError(f"the engine ended request {request.request_id} without an answer")
         return _completion(final)
-
-    async def _render(self, request: PolicyRequest, prefix_salt: str) -> Any:
-        text = render_chat(self._processor, request.messages)
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        prompt: dict[str, Any] = {"prompt_token_ids": ids}
-        if prefix_salt:
-            prompt["cache_salt"] = prefix_salt
-        if request.images:
-            images = [self._pil_image.fromarray(image) for image in request.images]
-            prompt["multi_modal_data"] = {"image": images}
-        (rendered,) = await self._llm.renderer.render_cmpl_async([prompt])
-        return rendered
 
     async def pause(self, *, clear_cache: bool) -> None:
         """Let all requests stand still at the next token."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,11 @@ from tests.unit.dart_agent.fakes import FakeClock, completion, request
 
 
 def test_a_request_survives_the_wire() -> None:
-    sent = request("r7", np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8))
+    plain = request("r7", np.random.default_rng(0).integers(0, 255, (5, 7, 3), dtype=np.uint8))
+    sent = replace(plain, image_sha256=("ab" * 32,), prefix_ids_P=(7, 8, 9), prefix_messages=2)
     got = wire.decode_request(wire.encode_request(sent))
     assert (got.messages, got.sampling, got.request_id) == (sent.messages, sent.sampling, sent.request_id)
+    assert (got.image_sha256, got.prefix_ids_P, got.prefix_messages) == (("ab" * 32,), (7, 8, 9), 2)
     assert np.array_equal(got.images[0], sent.images[0])
 
 

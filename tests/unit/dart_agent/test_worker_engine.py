@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.errors import ContextExceededError, RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference import wire
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
@@ -258,7 +258,8 @@ Worker = tuple[FakeBackend, WorkerEngine, httpx.AsyncClient]
 @pytest.mark.parametrize(
     ("failure", "status", "code"),
     [
-        (RequestRejected("too long"), 400, "invalid"),
+        (RequestRejected("no image"), 400, "invalid"),
+        (ContextExceededError(990, 64, 1024), 400, "context"),
         (ValueError("a tensor had the wrong size"), 500, "engine"),
         (RuntimeError("no answer"), 500, "engine"),
     ],
@@ -270,6 +271,10 @@ async def test_only_what_every_worker_would_refuse_is_called_invalid(
     backend.sample_failure = failure
     reply = await client.post(wire.GENERATE_PATH, content=wire.encode_request(request()))
     assert (reply.status_code, reply.json()["error"]) == (status, code)
+    if isinstance(failure, ContextExceededError):
+        found = wire.decode_context_exceeded(reply.json())
+        assert found is not None
+        assert (found.prompt_tokens, found.max_tokens, found.context, str(found)) == (990, 64, 1024, str(failure))
     assert (await client.get(wire.HEALTH_PATH)).status_code == 200, "one failed request does not break the worker"
 
 

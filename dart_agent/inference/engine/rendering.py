@@ -1,0 +1,55 @@
+"""From a request to what vLLM is given: exact ids, images known by their hash, and a prompt that fits.
+
+Role: `render_request`. Rule: ids of earlier turns are repeated as they were sampled; the expanded prompt is counted exactly, with tokens of
+images, before anything is queued; images carry their content hash, so that features which the engine has are not computed again.
+Non-goals: sampling (`server`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from dart_agent.errors import ContextExceededError
+from dart_agent.prompts.chat_template import render_chat
+from dart_agent.prompts.exact_prefix import prompt_ids
+from dart_agent.types import PolicyRequest
+
+
+async def render_request(
+    llm: Any, processor: Any, tokenizer: Any, request: PolicyRequest, *, prefix_salt: str = ""
+) -> Any:
+    """The engine's input for a request.
+
+    Raises ValueError for a request that the model cannot take, ContextExceededError when prompt and longest answer do not fit.
+    """
+    from PIL import Image
+
+    image_token_id = getattr(llm.model_config.hf_config, "image_token_id", None)
+    ids = prompt_ids(
+        request.messages,
+        request.prefix_ids_P,
+        request.prefix_messages,
+        render=partial(render_chat, processor),
+        tokenize=partial(tokenizer.encode, add_special_tokens=False),
+        image_token_id=image_token_id,
+    )
+    context = int(llm.model_config.max_model_len)
+    if len(ids) > context:
+        # Without its images expanded: vLLM would refuse it, and not say by how much.
+        raise ContextExceededError(len(ids), request.sampling.max_tokens, context)
+    prompt: dict[str, Any] = {"prompt_token_ids": ids}
+    if prefix_salt:
+        prompt["cache_salt"] = prefix_salt
+    if request.images:
+        prompt["multi_modal_data"] = {"image": [Image.fromarray(image) for image in request.images]}
+        if request.image_sha256:
+            prompt["multi_modal_uuids"] = {"image": list(request.image_sha256)}
+    (rendered,) = await llm.renderer.render_cmpl_async([prompt])
+    expanded = rendered["prompt_token_ids"]
+    held = len(request.prefix_ids_P)
+    if tuple(expanded[:held]) != request.prefix_ids_P:
+        raise ValueError("the images of this request are not those of the turns that it continues")
+    if len(expanded) + request.sampling.max_tokens > context:
+        raise ContextExceededError(len(expanded), request.sampling.max_tokens, context)
+    return rendered
