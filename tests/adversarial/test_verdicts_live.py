@@ -76,7 +76,7 @@ PROGRAMS = ("find", "stat", "cat", "sha256sum", "env", "ls")
 
 
 async def test_programs_of_the_policys_own_are_not_asked(episode: Episode) -> None:
-    task = await episode.begin("basics/delete_file/0001")
+    task = await episode.begin("basics/rename_file/0001")
     (rule,) = task.evaluator.expected_configs
     assert rule is not None
     listing = "".join(f"{name}\\000" for name in rule["rules"]["exactly"])
