@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import StepPayload
@@ -44,6 +44,9 @@ QUARANTINED = "quarantined"
 
 NO_STEP = -1
 """Index that stands for a member without steps: it counts in the baseline and has nothing to train on."""
+
+
+_ADD_MEMBER = insert(BatchMemberTable.__table__)  # type: ignore[arg-type]  # a declarative table is a Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,23 +292,24 @@ class BatchBuilder:
         )
         session.add(batch)
         session.flush()
+        members = []
         for candidate in candidates:
             for row, source in candidate.members:
                 for index in range(row.n_steps) if row.n_steps else (NO_STEP,):
                     ranges = candidate.trainable.get((row.rollout_id, index), [])
                     reason = "no_steps" if index == NO_STEP else candidate.reasons.get((row.rollout_id, index))
-                    session.add(
-                        BatchMemberTable(
-                            batch_id=batch.batch_id,
-                            group_id=candidate.group.group_id,
-                            rollout_id=row.rollout_id,
-                            index=index,
-                            source=source,
-                            trainable=[list(item) for item in ranges],
-                            reason=reason,
-                        )
+                    members.append(
+                        {
+                            "batch_id": batch.batch_id,
+                            "group_id": candidate.group.group_id,
+                            "rollout_id": row.rollout_id,
+                            "index": index,
+                            "source": source,
+                            "trainable": [list(item) for item in ranges],
+                            "reason": reason,
+                        }
                     )
-        session.flush()
+        session.connection().execute(_ADD_MEMBER, members)
         self._store.record_event(session, "batch_issued", batch_id=batch.batch_id, groups=len(candidates))
         return self._read(session, batch)
 
