@@ -26,6 +26,7 @@ from dart_train.scheduling.groups import (
     may_open,
     open_next_group,
     parallel_groups,
+    release_desktops,
 )
 from dart_train.scheduling.settings import SchedulingMode
 from dart_train.scheduling.state import Phase, Rollout, SchedulerState, Worker, family_of
@@ -145,7 +146,7 @@ def on_ended(state: SchedulerState, event: RolloutEnded, commands: list[Command]
         _retry(state, rollout, commands)
     else:
         commands.append(FinishRollout(rollout.rollout_id, "masked" if masked else "done"))
-    if phase.trains and worker is not None and group.state == "open" and _is_task_wise(state):
+    if phase.trains and worker is not None and group.state == "open" and not group.queued and _is_task_wise(state):
         worker.held += 1
         group.held[worker.worker_id] += 1
     close_if_finished(state, group, commands)
@@ -229,6 +230,7 @@ def requeue(
     else:
         state.leave(rollout)
         rollout.attempt += uses_attempt
+        release_desktops(state, group)  # in mode `task` all that could run it may wait for it
         if rollout.partial is None:
             state.enter_queue(rollout, first=True)
             commands.append(UnassignRollout(rollout.rollout_id, "queued", rollout.attempt, cause))

@@ -313,6 +313,20 @@ def stop(state: SchedulerState, rollout: Rollout, commands: list[Command]) -> No
         commands.append(StopRollout(rollout.rollout_id, worker.worker_id, state.settings.scheduling.partial_rollouts))
 
 
+def release_desktops(state: SchedulerState, group: Group) -> None:
+    """Let the desktops that wait for a group take other rollouts.
+
+    Args:
+        state: The state.
+        group: The group.
+    """
+    for worker_id, count in group.held.items():
+        worker = state.workers.get(worker_id)
+        if worker is not None:
+            worker.held -= count
+    group.held.clear()
+
+
 def drop_ready(state: SchedulerState, group: Group, reason: str, commands: list[Command]) -> None:
     """Drop a group that is ready but cannot train after all.
 
@@ -354,11 +368,7 @@ def _close(state: SchedulerState, group: Group, commands: list[Command]) -> None
     phase.open_groups -= 1
     if phase.trains:
         state.open_training_groups -= 1
-    for worker_id, count in group.held.items():
-        worker = state.workers.get(worker_id)
-        if worker is not None:
-            worker.held -= count
-    group.held.clear()
+    release_desktops(state, group)
     if not phase.trains:
         _leave_open(state, group, "done", None, commands)
     else:

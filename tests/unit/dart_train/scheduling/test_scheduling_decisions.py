@@ -242,6 +242,34 @@ def test_in_mode_task_desktops_wait_for_their_group() -> None:
     assert harness.must_ask().group_id != members[0].group_id
 
 
+@pytest.mark.parametrize("parallel_groups", [1, 3])
+def test_in_mode_task_fewer_desktops_than_rollouts_finish_their_groups(parallel_groups: int) -> None:
+    harness = SchedulingHarness(scheduling={"mode": "task", "parallel_groups": parallel_groups})
+    harness.train()
+    running = [harness.must_ask(desktops=3) for _ in range(3)]
+    closed: set[str] = set()
+    for number in range(15):
+        ended = running.pop(0)
+        commands = harness.end(ended.rollout_id, float(number % 2))
+        closed |= {each.group_id for each in only(commands, CloseGroup)}
+        running += only(commands, AssignRollout)
+        if (more := harness.ask(wait=True)) is not None:
+            running.append(more)
+        assert running, "all desktops wait"
+    assert len(closed) >= 3
+
+
+def test_in_mode_task_a_rollout_that_comes_back_gets_a_desktop_that_waits() -> None:
+    harness = SchedulingHarness(scheduling={"mode": "task"})
+    harness.train()
+    members = [harness.must_ask("a", desktops=3) for _ in range(3)] + [harness.must_ask("b", desktops=1)]
+    for each in members[:3]:
+        harness.end(each.rollout_id)
+    assert harness.ask("a", wait=True) is None
+    again = only(harness.do(WorkerReleased(harness.now_s, "b")), AssignRollout)
+    assert [(each.worker_id, each.rollout_id) for each in again] == [("a", members[3].rollout_id)]
+
+
 def test_in_the_rollout_modes_a_desktop_goes_on_at_once() -> None:
     for mode in ("rollout-global", "rollout-per-worker"):
         harness = SchedulingHarness(scheduling={"mode": mode})
