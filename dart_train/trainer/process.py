@@ -4,7 +4,8 @@ Role: the order in which a kill at any moment loses nothing that was stored: che
 then the end of the batch. What was not reached is done first after a restart, and each of these may be repeated. Rule: a version number is
 used once: after a restart from weights that are older than the newest version they are published again under a new number, so that the
 rollouts follow them. A batch that cannot be trained on is reported with its cause; after several in a row training ends. The current
-train step is finished on SIGTERM. Non-goals: the train step itself (`dart_train.trainer.trainer`).
+train step is finished and saved on SIGTERM; an answer of the data manager, which may be gone, is then waited for only shortly.
+Non-goals: the train step itself (`dart_train.trainer.trainer`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, UnusedStep, VersionRecord
@@ -27,7 +30,14 @@ from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
 
 WAIT_FOR_BATCH_S = 20.0
+LAST_ANSWER_S = 5.0
+"""How long a process that is to stop waits for the data manager. What was not reached is done after the next start."""
+T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+class _StopRequested(Exception):
+    """A signal stopped the process while it waited for the data manager."""
 
 
 class TrainingStopped(Exception):
@@ -51,7 +61,7 @@ class TrainerProcess:
         self._weights = PolicyVersionStore(config.weights, config.keep_weights, config.publish_dtype)
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints)
         self._clock = clock
-        self._began_s = 0.0
+        self._began_s: float | None = None
         self._trained_before_s = 0.0
         self._unsaved: TrainerState | None = None
         self._digest: str | None = None
@@ -66,37 +76,48 @@ class TrainerProcess:
         Raises:
             TrainingStopped: Too many batches in a row cannot be trained on.
         """
-        await self.resume()
-        waiting = asyncio.create_task(self.stopping.wait())
         stopped = False
         try:
+            await self.resume()
             waiting_since_s: float | None = None
             while not self._finished():
                 waiting_since_s = self._clock.monotonic() if waiting_since_s is None else waiting_since_s
-                asking = asyncio.create_task(
-                    self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S, self._digest)
+                reply = await self._ask(
+                    self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S, self._digest), last_s=0.0
                 )
-                await wait_first(self._clock, None, [asking, waiting])
                 if self.stopping.is_set():
-                    asking.cancel()
-                    stopped = True
-                    break
-                reply = asking.result()
+                    raise _StopRequested
                 self._checkpoints.save_trained_s(self._trained_s())
                 if reply.batch is not None:
                     await self.train_step(reply.batch, waited_s=self._clock.monotonic() - waiting_since_s)
                     waiting_since_s = None
                 elif not reply.training_active:
                     break
-        finally:
-            waiting.cancel()
+        except _StopRequested:
+            stopped = True
         self._save_now()
-        self._checkpoints.save_trained_s(self._trained_s())
+        if self._began_s is not None:
+            self._checkpoints.save_trained_s(self._trained_s())
         return not stopped
+
+    async def _ask(self, call: Coroutine[Any, Any, T], last_s: float = LAST_ANSWER_S) -> T:
+        """The data manager's answer; raises _StopRequested where there is none `last_s` after the process was to stop."""
+        asking, waiting = asyncio.create_task(call), asyncio.create_task(self.stopping.wait())
+        try:
+            await wait_first(self._clock, None, [asking, waiting])
+            if not asking.done():
+                await wait_first(self._clock, last_s, [asking])
+            if not asking.done():
+                raise _StopRequested
+            return asking.result()
+        finally:
+            asking.cancel()
+            waiting.cancel()
+            await asyncio.gather(asking, waiting, return_exceptions=True)
 
     async def resume(self) -> None:
         """Load the policy and finish what an earlier process began."""
-        latest = await self._client.latest_version()
+        latest = await self._ask(self._client.latest_version())
         newest = latest or VersionRecord(version=0, path=self._config.start_model)
         self._weights.remove_partial()
         self._weights.remove_above(newest.version)
@@ -175,14 +196,16 @@ class TrainerProcess:
         if self._digest is None:
             self._digest = await asyncio.to_thread(weights_digest, resolve_checkpoint(record.path))
         parent = self._lineage[-1] if self._lineage else None
-        await self._client.publish_version(
-            record.model_copy(update={"digest": self._digest, "parent": record.parent or parent})
+        await self._ask(
+            self._client.publish_version(
+                record.model_copy(update={"digest": self._digest, "parent": record.parent or parent})
+            )
         )
 
     async def _report_failure(self, batch: Batch, failure: BatchFailed) -> None:
         log.warning("batch %s cannot be trained on: %s", batch.batch_id, failure.cause)
         report = BatchFailure(cause=failure.cause[:1000], culprits=list(failure.culprits))
-        count = await self._client.batch_failed(batch.batch_id, report)
+        count = await self._ask(self._client.batch_failed(batch.batch_id, report))
         append_metrics(
             self._config.metrics,
             {
@@ -204,7 +227,7 @@ class TrainerProcess:
             return
         unused = [UnusedStep(rollout_id=rollout, index=index, reason=reason) for rollout, index, reason in state.unused]
         report = BatchReport(version=state.version, metrics=state.metrics, unused=unused)
-        await self._client.batch_done(state.last_batch, report)
+        await self._ask(self._client.batch_done(state.last_batch, report))
 
     def _finished(self) -> bool:
         config = self._config
@@ -213,7 +236,8 @@ class TrainerProcess:
         return config.max_minutes is not None and self._trained_s() >= 60 * config.max_minutes
 
     def _trained_s(self) -> float:
-        return self._trained_before_s + self._clock.monotonic() - self._began_s
+        began_s = self._clock.monotonic() if self._began_s is None else self._began_s
+        return self._trained_before_s + self._clock.monotonic() - began_s
 
     def _save_now(self) -> None:
         if self._unsaved is not None:

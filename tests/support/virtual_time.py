@@ -61,6 +61,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_ended, context=contextvars.Context())
         return future
 
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        self._virtual.threads += 1  # it waits for a thread that is not one of the executor's
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self._virtual.threads -= 1
+
     def _thread_ended(self, _future: object) -> None:
         self._virtual.threads -= 1
 

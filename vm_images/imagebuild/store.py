@@ -18,7 +18,7 @@ from pathlib import Path
 from imagebuild.errors import BuildError, UsageError
 from imagebuild.manifest import Manifest, read_manifest
 
-WORK_PREFIX = ".build-"
+WORK_PREFIX, REMOVED_PREFIX = ".build-", ".removed-"
 PACKAGES_PREFIX = ".packages-"
 CURRENT = "current"
 
@@ -83,7 +83,11 @@ class ImageStore:
         parent = self.images / name
         while True:
             parent.mkdir(parents=True, exist_ok=True)
-            with (parent / ".lock").open("w") as lock:
+            try:
+                lock = (parent / ".lock").open("w")
+            except FileNotFoundError:
+                continue  # the image was removed just now
+            with lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not _is_at(lock.fileno(), parent / ".lock"):
                     continue  # the image was removed meanwhile, and this lock with it
@@ -100,8 +104,9 @@ class ImageStore:
 
     def fresh_work(self, name: str) -> Path:
         """An empty directory to build in; called under the lock, so all others are leftovers."""
-        for leftover in (self.images / name).glob(f"{WORK_PREFIX}*"):
-            remove_tree(leftover)
+        for prefix in (WORK_PREFIX, REMOVED_PREFIX):
+            for leftover in (self.images / name).glob(f"{prefix}*"):
+                remove_tree(leftover)
         work = self.images / name / f"{WORK_PREFIX}{os.getpid()}"
         work.mkdir(mode=0o755)
         return work
@@ -169,8 +174,13 @@ def unused(directory: Path) -> Iterator[None]:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a tree that may hold leftover mounts: refuse to descend into one."""
+    """Remove a tree that may hold leftover mounts: refuse to descend into one.
+
+    It loses its name first, so that who makes a directory of that name meanwhile gets an empty one.
+    """
     mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
     if any(line.split()[1].startswith(f"{directory}/") for line in mounts.splitlines()):
         raise BuildError(f"something is still mounted under {directory}; unmount it and build again")
-    shutil.rmtree(directory)
+    doomed = directory.with_name(f"{REMOVED_PREFIX}{directory.name}-{os.getpid()}")
+    os.rename(directory, doomed)
+    shutil.rmtree(doomed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -138,6 +139,25 @@ async def test_a_trainer_that_is_stopped_before_its_end_says_so(
     assert process.trainer.updates < 3
     monkeypatch.undo()
     assert await TrainerProcess(harness.config, cast(DataManagerClient, harness.client)).run() is True
+
+
+@pytest.mark.parametrize("answer", ["publish_version", "batch_done", "latest_version"])
+async def test_a_trainer_that_is_to_stop_does_not_wait_for_a_data_manager_that_is_gone(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    clock = SettableClock(0.0)
+    process = TrainerProcess(harness.config, cast(DataManagerClient, harness.client), clock)
+
+    async def never(*_: object) -> None:
+        process.stopping.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as gone:
+        gone.setattr(harness.client, answer, never)
+        assert await asyncio.wait_for(process.run(), 60) is False
+    finished = await harness.run()
+    assert finished.trainer.version == 3
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
 
 
 async def test_more_updates_train_on_where_the_first_limit_ended(harness: TrainerHarness) -> None:
