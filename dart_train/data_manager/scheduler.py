@@ -61,7 +61,7 @@ class Scheduler:
         try:
             with self._store.begin() as session:
                 yield session
-        except BaseException:
+        except BaseException:  # whatever it was, the transaction was rolled back
             if self._changed:
                 self._state = self._tallies = None
                 self._specs = {}

@@ -147,7 +147,7 @@ class WorkerEngine:
             await asyncio.to_thread(check_weights_match, published.path, self.backend.shapes, tied=self.backend.tied)
             # In one thread: others serve meanwhile, and nothing waits for it.
             await asyncio.to_thread(check_digest, published.path, published.digest, 1)
-        except BaseException:
+        except BaseException:  # also when cancelled: nobody else would release it
             lease.release()
             raise
         async with self._updating:

@@ -103,7 +103,7 @@ class TrajectoryStore:
         try:
             with Session(self.engine) as session, session.begin():
                 yield session
-        except BaseException:
+        except BaseException:  # whatever it was, the transaction was rolled back
             self._registered = {}
             raise
 

@@ -27,6 +27,7 @@ class FakeStore:
         self.root = root
         self.newest: PublishedWeights | None = None
         self.down = False
+        self.asked_in_vain = 0
 
     def publish(self, version: int, digest: str | None = None) -> PublishedWeights:
         directory = self.root / f"v{version}"
@@ -37,6 +38,7 @@ class FakeStore:
 
     async def latest(self) -> PublishedWeights | None:
         if self.down:
+            self.asked_in_vain += 1
             raise StoreError("the data manager does not answer")
         return self.newest
 
@@ -160,9 +162,10 @@ async def test_a_worker_that_does_not_answer_is_named_and_the_others_go_on(store
 async def test_a_store_that_is_down_is_asked_again(store: FakeStore) -> None:
     worker = FakeWorkerClient("a")
     async with pool_of(worker) as pool, updating(pool, store):
-        store.publish(1)
         store.down = True
-        await asyncio.sleep(0)
+        store.publish(1)
+        await until(lambda: store.asked_in_vain >= 2)
+        assert worker.version == 0
         store.down = False
         await until(lambda: worker.version == 1)
 
