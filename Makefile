@@ -9,7 +9,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: docs chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -29,6 +29,7 @@ help:
 	@echo "make osworld-client  OSWorld's own client (desktop-env) in .osworld-client, for the tests that run it unchanged"
 	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"
 	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7 --postgres'"
+	@echo "make docs          builds the documentation site in docs-site; a broken link or a page that is in no menu fails"
 	@echo "make fuzz          schemathesis over the whole API, malformed requests, WebSocket frames, a hundred thousand model outputs: ten minutes"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
@@ -46,6 +47,7 @@ lint:
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(PY) .ci/check_terms.py
+	@$(VENV)/bin/mypy docs/hooks.py
 	@$(VENV)/bin/mypy .ci/check_terms.py .ci/check_commit_message.py .ci/quickstart.py
 	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/supervised_command.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
 
@@ -101,6 +103,10 @@ test-wheel:
 
 fuzz:
 	@$(VENV)/bin/pytest tests/fuzz -rP $(ARGS)
+
+docs:
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "built docs-site/index.html"
 
 image:
 	@$(PY) vm_images/build.py build basic

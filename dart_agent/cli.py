@@ -55,12 +55,12 @@ class Dtype(StrEnum):
 @app.command()
 def serve(
     model: Annotated[str, typer.Argument(help="directory or name of a checkpoint")],
-    workers: Annotated[int, typer.Option(min=1, max=64)] = 1,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="vLLM engines, each in a process of its own")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per worker")] = 1,
-    dtype: Dtype = Dtype.AUTO,
-    max_model_len: Annotated[int, typer.Option(min=64)] = 1024,
+    dtype: Annotated[Dtype, typer.Option(help="number format of the served model")] = Dtype.AUTO,
+    max_model_len: Annotated[int, typer.Option(min=64, help="longest prompt with its answer, in tokens")] = 1024,
     kv_cache_mib: Annotated[int, typer.Option(min=0, help="0: vLLM's own choice, for GPUs")] = 96,
-    max_images: Annotated[int, typer.Option(min=1)] = 1,
+    max_images: Annotated[int, typer.Option(min=1, help="most images in a prompt")] = 1,
     addresses: Annotated[Path, typer.Option(help="file that tells rollouts where the workers are")] = Path(
         "workers.json"
     ),
@@ -99,24 +99,24 @@ def serve(
 @app.command()
 def rollout(
     tasks: Annotated[list[str], typer.Argument(help="suites, suite/family, task ids, task files or folders of them")],
-    policy: PolicyOption = PolicyOption.ORACLE,
+    policy: Annotated[PolicyOption, typer.Option(help="who plays")] = PolicyOption.ORACLE,
     model: Annotated[str | None, typer.Option(help="serve this checkpoint on one worker for the time being")] = None,
     addresses: Annotated[Path | None, typer.Option(help="workers that `dart-agent serve` has started")] = None,
     episodes: Annotated[int, typer.Option(min=1, help="per task")] = 1,
     desktops: Annotated[int, typer.Option(min=1, help="live at once")] = 1,
-    max_steps: Annotated[int, typer.Option(min=1)] = 15,
+    max_steps: Annotated[int, typer.Option(min=1, help="actions per episode")] = 15,
     prompt: Annotated[
         str | None,
         typer.Option(help="tiny, uitars, qwen or an action format; default: the model's own; tiny without --model"),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
-    max_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="sampling temperature; 0: greedy")] = 0.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="longest answer, in tokens")] = 64,
     split: Annotated[str, typer.Option(help="train, validation or test, for suites and families")] = "train",
     resolution: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT; default: the tasks' own")] = None,
     font_size: Annotated[int | None, typer.Option(min=6, max=48, help="default: the tasks' own")] = None,
     image: Annotated[str | None, typer.Option(help="default: the tasks' own")] = None,
     farm_url: Annotated[str | None, typer.Option(help="default: DART_FARM_URL, else the embedded farm")] = None,
-    dtype: Dtype = Dtype.AUTO,
+    dtype: Annotated[Dtype, typer.Option(help="number format of the served model")] = Dtype.AUTO,
     base_url: Annotated[str | None, typer.Option(help="policy endpoint: such as https://host/v1")] = None,
     model_name: Annotated[str | None, typer.Option(help="policy endpoint: the model's name there")] = None,
     api_key_variable: Annotated[

@@ -27,8 +27,11 @@ HistoryPolicy = Literal["full", "screens", "window", "summary"]
 class HistorySettings(StrictModel):
     """Which turns a prompt shows beside the present screen.
 
-    policy: see above. keep: N of the policy (the present screen is one of the screenshots, and not one of the turns). drop: how many are
-    dropped at once when there are more than N; more than one makes longer segments, of which an engine computes only what is new.
+    Attributes:
+        policy: `full`, `screens`, `window` or `summary`; docs/rollouts.md describes them.
+        keep: N of the policy (the present screen is one of the screenshots, and not one of the turns).
+        drop: How many are dropped at once when there are more than N; more than one makes longer segments, of which an engine computes only
+            what is new.
     """
 
     policy: HistoryPolicy = "screens"

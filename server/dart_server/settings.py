@@ -32,6 +32,7 @@ class FarmSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="DART_", extra="ignore", frozen=True)
 
     provider: Literal["runc", "docker", "libvirt", "sim"] = "runc"
+    """What runs desktops: `runc` or `docker` containers, `libvirt` virtual machines, or `sim` for simulated ones without pixels."""
     libvirt_uri: str | None = None
     """None: `qemu:///system` for root, `qemu:///session` for all others."""
     sim_mean_life_steps: float | None = Field(default=None, ge=1)
@@ -55,6 +56,7 @@ class FarmSettings(BaseSettings):
     claim_event_interval_s: float = Field(default=1.0, gt=0)
     """How often such a stream looks for a new position."""
     home: Path = Field(default_factory=data_dir)
+    """Images and downloaded files: `$XDG_DATA_HOME/dart`, else `~/.local/share/dart`."""
     runtime_dir: Path = Field(default_factory=default_runtime_dir)
     """Socket, lock and log."""
     state_dir: Path = Field(default_factory=lambda given: default_state_dir(given["runtime_dir"]))
@@ -62,12 +64,17 @@ class FarmSettings(BaseSettings):
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
     """Where snapshots and what desktops write are kept: in memory when it is on a tmpfs, else on that disk."""
     snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)
+    """What all snapshots together may take; the ones that were used longest ago are evicted."""
     quarantine_bytes: int = Field(default=GIB // 2, ge=0)
     """Room, beside the quota, for snapshots that did not restore, the latest ones; 0 keeps none."""
     desktop_memory_mib: int = Field(default=2048, ge=128)
+    """Memory of one desktop; beyond it the kernel ends processes inside."""
     desktop_pids: int = Field(default=1024, ge=64)
+    """Processes and threads of one desktop."""
     desktop_cpus: float = Field(default=2.0, gt=0)
+    """Processors that one desktop may use."""
     desktop_disk_mib: int = Field(default=1024, ge=64)
+    """What one desktop may write."""
     egress: tuple[str, ...] = ()
     """Destinations outside that desktops may reach, each `HOST:PORT`, by a proxy inside; none by default. JSON in the environment:
     `DART_EGRESS='["pypi.org:443"]'`. Provider runc only."""
@@ -95,8 +102,11 @@ class FarmSettings(BaseSettings):
     max_load_per_cpu: float = Field(default=32.0, gt=0, allow_inf_nan=False)
     """No desktop more is made while the host's load over a minute is above this for each processor."""
     uds: Path | None = None
+    """Unix socket to serve on in place of TCP."""
     host: str = "127.0.0.1"
+    """Address to serve on; beyond loopback the farm demands TLS."""
     port: int = Field(default=8700, ge=0, le=65535)
+    """TCP port to serve on; 0: a free one."""
     tls_cert: Path | None = None
     """Certificate chain, PEM. With it the farm speaks HTTPS (TLS 1.2 or later) and may listen beyond loopback."""
     tls_key: Path | None = None
@@ -112,6 +122,7 @@ class FarmSettings(BaseSettings):
     max_websockets: int = Field(default=1024, ge=1)
     """Open WebSockets."""
     max_websockets_per_key: int = Field(default=512, ge=1)
+    """Open WebSockets of one key."""
     max_requests_per_key: int = Field(default=512, ge=1)
     """Requests of one key under way at the same time, long polls included."""
     requests_per_s_per_key: float = Field(default=1000.0, gt=0)
@@ -129,6 +140,7 @@ class FarmSettings(BaseSettings):
     json_body_limit_bytes: int = Field(default=1024**2, ge=1024)
     """Also of one message that a client sends on a WebSocket."""
     file_body_limit_bytes: int = Field(default=256 * 1024**2, ge=1024)
+    """The largest file that a request may write into a desktop or read from it."""
     max_file_bytes_in_flight_per_key: int = Field(
         default_factory=lambda given: max(GIB // 2, 2 * given.get("file_body_limit_bytes", 0)), ge=1024
     )
@@ -138,9 +150,11 @@ class FarmSettings(BaseSettings):
     )
     """What all keys may hold."""
     log_format: Literal["text", "json"] = "text"
+    """Form of the log lines on standard error."""
     traces: Literal["off", "otlp"] = "off"
     """OpenTelemetry traces (extra `otel`), sent where `OTEL_EXPORTER_OTLP_ENDPOINT` says."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least important lines that are written."""
 
     @field_validator("cors_origins")
     @classmethod

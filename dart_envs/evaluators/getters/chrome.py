@@ -72,6 +72,19 @@ def read_profile(kind: str, content: bytes | None) -> Any:
         return default
 
 
+MEANINGS: Mapping[str, str] = {
+    "default_search_engine": "{}: the name of the default search engine.",
+    "enable_do_not_track": '{}: "true" where sites are asked not to track.',
+    "enable_safe_browsing": '{}: "true" where Safe Browsing is on.',
+    "profile_name": "{}: the name of the profile.",
+    "chrome_font_size": "{}: the font sizes of pages, an object.",
+    "new_startup_page": '{}: "true" where the browser goes on where it was left.',
+    "data_delete_automacally": '{}: "true" where the data of sites are deleted when the browser ends.',
+    "bookmarks": "{}: the folders of bookmarks, an object by root.",
+}
+"""What each getter of this module reads from the profile of Chrome's default profile."""
+
+
 def _getter(kind: str, file: str) -> Getter:
     async def getter(context: GetterContext, config: GetterConfig) -> Any:
         try:
@@ -80,6 +93,7 @@ def _getter(kind: str, file: str) -> Getter:
             content = None
         return read_profile(kind, content)
 
+    getter.__doc__ = MEANINGS[kind]
     return getter
 
 

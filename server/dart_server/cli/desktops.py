@@ -12,7 +12,7 @@ from dart_server.cli.session import request_or_fail, show_table
 from dart_server.cli.terminal import Json, show
 
 COLUMNS = ("desktop_id", "state", "fencing_token", "lease_id", "setup_key")
-Desktop = Annotated[str, typer.Argument(metavar="DESKTOP")]
+Desktop = Annotated[str, typer.Argument(metavar="DESKTOP", help="id of the desktop")]
 
 app = typer.Typer(help="The desktops: list (the default), events, quarantine, release.", invoke_without_command=True)
 

@@ -31,13 +31,17 @@ def list_leases(as_json: Json = False) -> None:
 
 
 @leases.command("show")
-def show_lease(lease_id: Annotated[str, typer.Argument(metavar="LEASE")], as_json: Json = False) -> None:
+def show_lease(
+    lease_id: Annotated[str, typer.Argument(metavar="LEASE", help="id of the lease")], as_json: Json = False
+) -> None:
     """One lease, ended ones too."""
     show_fields(request_or_fail(f"/v1/leases/{quote(lease_id, safe='')}"), as_json)
 
 
 @leases.command("release")
-def release_leases(lease_ids: Annotated[list[str], typer.Argument(metavar="LEASE…")], as_json: Json = False) -> None:
+def release_leases(
+    lease_ids: Annotated[list[str], typer.Argument(metavar="LEASE…", help="ids of the leases")], as_json: Json = False
+) -> None:
     """End leases; their desktops are taken back at once. One that has ended already is left alone."""
     _each("/v1/leases/", lease_ids, "released", as_json)
 
@@ -56,7 +60,9 @@ def list_claims(as_json: Json = False) -> None:
 
 
 @claims.command("show")
-def show_claim(claim_id: Annotated[str, typer.Argument(metavar="CLAIM")], as_json: Json = False) -> None:
+def show_claim(
+    claim_id: Annotated[str, typer.Argument(metavar="CLAIM", help="id of the claim")], as_json: Json = False
+) -> None:
     """One claim; its leases are named, their tokens are not shown."""
     view: dict[str, Any] = request_or_fail(f"/v1/claims/{quote(claim_id, safe='')}")
     view.pop("leases", None)
@@ -64,7 +70,9 @@ def show_claim(claim_id: Annotated[str, typer.Argument(metavar="CLAIM")], as_jso
 
 
 @claims.command("cancel")
-def cancel_claims(claim_ids: Annotated[list[str], typer.Argument(metavar="CLAIM…")], as_json: Json = False) -> None:
+def cancel_claims(
+    claim_ids: Annotated[list[str], typer.Argument(metavar="CLAIM…", help="ids of the claims")], as_json: Json = False
+) -> None:
     """Take claims out of the queue; desktops that they were granted are given back."""
     _each("/v1/claims/", claim_ids, "cancelled", as_json)
 

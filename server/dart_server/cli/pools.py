@@ -11,7 +11,7 @@ from dart_server.cli.session import request_or_fail
 from dart_server.cli.terminal import Json, fail, plain, printable, show, show_fields, show_rows
 
 COLUMNS = ("name", "kind", "ready", "standby", "creating", "leased", "hits", "misses", "in_backoff", "labels")
-Name = Annotated[str, typer.Argument(metavar="POOL")]
+Name = Annotated[str, typer.Argument(metavar="POOL", help="name of the pool")]
 
 app = typer.Typer(help="The pools: list (the default), show, set, rm.", invoke_without_command=True)
 

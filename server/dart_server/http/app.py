@@ -21,8 +21,8 @@ from dart_server.http.routes import setups as setup_routes
 from dart_server.http.routes import snapshots as snapshot_routes
 
 
-def create_app(farm: Farm) -> FastAPI:
-    """The application around one farm, whose start and stop are the caller's."""
+def create_routes() -> FastAPI:
+    """The routes and their OpenAPI document, without a farm behind them."""
     app = FastAPI(
         title="DART farm",
         version=package_version(),
@@ -30,7 +30,6 @@ def create_app(farm: Farm) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
     )
-    app.state.farm = farm
     domains = (  # a request is matched in this order, so what is asked for most comes first
         lease_routes,
         claims,
@@ -48,6 +47,13 @@ def create_app(farm: Farm) -> FastAPI:
         # Taken as they are: `include_router` would build each a second time, 0.1 s in all, and they hold nothing of a farm.
         app.router.routes.extend(module.router.routes)
     app.openapi = lambda: openapi.openapi_document(app)  # type: ignore[method-assign]
+    return app
+
+
+def create_app(farm: Farm) -> FastAPI:
+    """The application around one farm, whose start and stop are the caller's."""
+    app = create_routes()
+    app.state.farm = farm
     install_exception_handlers(app)
     app.add_middleware(
         FarmMiddleware,

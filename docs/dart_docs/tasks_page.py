@@ -1,0 +1,80 @@
+"""The pages of a task file: its fields, setup steps, getters and metrics.
+
+Role: tables from the models and the tables of names. Rule: what a name does is its docstring. Non-goals: how to write a task.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from pydantic import BaseModel
+
+from dart_docs.fields import field_rows
+from dart_docs.markdown import code, first_sentence, table
+from dart_envs.evaluators.getters import GETTERS
+from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS
+from dart_envs.setup import NETWORK_STEPS, STEP_PARAMETERS
+from dart_envs.tasks.model import Evaluator, SetupStep, Task
+from dart_envs.tasks.script import ActionTemplate
+
+HEADER = ("field", "type", "default", "limits", "meaning")
+
+
+def task_schema_page() -> str:
+    """Render the page of the fields of a task and of its setup steps."""
+    parts = [
+        "# Task files\n\n",
+        "This page is for people who write task files. It lists every field and every setup step. "
+        "[Tasks](../tasks.md) explains how they work together. "
+        "A field that is not listed is an error that names the file and the field.\n\n",
+    ]
+    for model in (Task, SetupStep, Evaluator, ActionTemplate):
+        parts += [f"## {model.__name__}\n\n", (inspect.getdoc(model) or "").strip(), "\n\n", _fields(model)]
+    parts.append("## Setup steps\n\nThe `type` of a step and its `parameters`.\n\n")
+    for name, parameters in sorted(STEP_PARAMETERS.items()):
+        network = " It needs the internet, so that it is refused here." if name in NETWORK_STEPS else ""
+        parts += [f"### `{name}`\n\n", first_sentence(inspect.getdoc(parameters)), network, "\n\n", _fields(parameters)]
+    return "".join(parts)
+
+
+def _fields(model: type[BaseModel]) -> str:
+    rows = field_rows(model)
+    if not rows:
+        return "It takes no parameters.\n\n"
+    return table(HEADER, ((code(row.name), row.type, code(row.default), row.limits, row.meaning) for row in rows))
+
+
+def evaluators_page() -> str:
+    """Render the page of getters and metrics."""
+    return (
+        "# Getters and metrics\n\n"
+        "This page is for people who write evaluators. A getter (`result.type`, `expected.type`) reads one "
+        "value from the desktop. A metric (`func`) compares "
+        "it with what is expected and returns a score in [0, 1]. The parameters that each takes are in braces, "
+        "those in brackets are optional. "
+        "Names marked *OSWorld* give exactly the results of OSWorld's own.\n\n"
+        "## Getters\n\n"
+        + table(
+            ("name", "", "what it reads"),
+            (
+                (
+                    code(name),
+                    "OSWorld" if name in OSWORLD_EQUIVALENT_GETTERS else "",
+                    first_sentence(inspect.getdoc(getter)),
+                )
+                for name, getter in sorted(GETTERS.items())
+            ),
+        )
+        + "## Metrics\n\n"
+        + table(
+            ("name", "", "what it compares"),
+            (
+                (
+                    code(name),
+                    "OSWorld" if name in OSWORLD_EQUIVALENT_METRICS else "",
+                    first_sentence(inspect.getdoc(metric)),
+                )
+                for name, metric in sorted(METRICS.items())
+            ),
+        )
+    )

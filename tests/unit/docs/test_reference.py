@@ -1,0 +1,167 @@
+"""The generated reference covers the code: settings, commands, recipe keys, errors, tasks, REST, databases, the Python API."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dart_docs import api_page, commands_page, database_page, prometheus_page, recipe_page, settings_page, tasks_page
+from dart_docs.fields import field_meanings, field_rows
+from dart_docs.pages import PAGES
+from dart_docs.python_pages import PACKAGES, exported, python_page
+from dart_docs.root_pages import ROOT_PAGES, read_root_page
+
+from dart_envs.evaluators.getters import GETTERS
+from dart_envs.evaluators.metrics import METRICS
+from dart_envs.setup import STEP_PARAMETERS
+from dart_server.database.models import FarmTable
+from dart_server.settings import FarmSettings
+from dart_server.wire import ErrorCode
+from dart_train.config import Recipe
+from dart_train.data_manager.store.models import StoreBase
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = ("dart_envs", "dart_agent", "dart_train", "server/dart_server", "vm_images", "tests", "Makefile")
+NO_SETTINGS = {"DART_WORKER_PID": "a worker tells its own children its process id"}
+"""Variables that nobody sets by hand: why."""
+
+
+def variables_in_code() -> set[str]:
+    """Texts in Python that are exactly a name of a variable."""
+    found = set()
+    for folder in SOURCES[:-2]:
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    found |= {node.value} if re.fullmatch(r"DART_[A-Z0-9_]+", node.value) else set()
+    return found - NO_SETTINGS.keys()
+
+
+def test_every_variable_that_the_code_reads_is_documented() -> None:
+    assert not variables_in_code() - settings_page.variable_names()
+
+
+def test_every_documented_variable_is_read_somewhere() -> None:
+    text = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in SOURCES
+        for path in ([ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*.py"))
+        if path != Path(__file__)
+    )
+    farm = {f"DART_{name.upper()}" for name in FarmSettings.model_fields}
+    assert not {name for name in settings_page.variable_names() - farm if not re.search(rf"\b{name}\b", text)}
+
+
+def test_every_setting_of_the_farm_has_a_meaning() -> None:
+    assert [row.name for row in field_rows(FarmSettings) if not row.meaning] == []
+
+
+def test_every_key_of_a_recipe_has_a_meaning_and_stands_on_the_page() -> None:
+    page, silent = recipe_page.recipe_page(), []
+    for name, section in recipe_page.recipe_sections():
+        assert f"## `[{name}]`" in page
+        silent += [f"{name}.{row.name}" for row in field_rows(section) if not row.meaning]
+    assert silent == []
+    assert set(Recipe.model_fields) <= {name for name, _ in recipe_page.recipe_sections()}
+
+
+def test_every_error_code_has_a_meaning() -> None:
+    meanings = field_meanings(ErrorCode)
+    assert [each.name for each in ErrorCode if not meanings.get(each.name)] == []
+    assert all(f"`{each.value}`" in api_page.errors_page() for each in ErrorCode)
+
+
+@pytest.mark.parametrize("names", [GETTERS, METRICS], ids=["getters", "metrics"])
+def test_every_getter_and_metric_says_what_it_does(names: dict[str, Any]) -> None:
+    page = tasks_page.evaluators_page()
+    assert [name for name, function in names.items() if not inspect.getdoc(function)] == []
+    assert all(f"| `{name}` |" in page for name in names)
+
+
+def test_every_setup_step_stands_on_the_page_of_task_files() -> None:
+    page = tasks_page.task_schema_page()
+    assert [name for name in STEP_PARAMETERS if f"### `{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("program", commands_page.PROGRAMS)
+def test_every_command_and_option_has_a_help_text(program: str) -> None:
+    page, silent = commands_page.commands_page(program), []
+    for name, command in commands_page.walk_commands(program):
+        if not command.help:
+            silent.append(name)
+        for parameter in command.params:
+            if parameter.name != "help" and not getattr(parameter, "hidden", False):
+                shown = parameter.name.upper() if parameter.param_type_name == "argument" else parameter.opts[0]
+                assert f"`{shown}`" in page, f"{name} {shown}"
+                silent += [] if parameter.help else [f"{name} {shown}"]
+    assert silent == []
+
+
+def test_every_operation_of_the_api_stands_on_its_page() -> None:
+    page = api_page.rest_page()
+    found = list(api_page.operations())
+    assert len(found) > 30
+    assert [path for path, method, _ in found if f"## `{method.upper()} {path}`" not in page] == []
+    assert [name for name in api_page.openapi()["components"]["schemas"] if f"\n## {name}\n" not in page] == []
+
+
+def test_every_table_and_column_stands_on_the_page_of_the_databases() -> None:
+    farm, run = database_page.database_page().split("## The trajectories of a run", 1)
+    for base, page in ((FarmTable, farm), (StoreBase, run)):
+        for described in base.metadata.tables.values():
+            section = page.split(f"### `{described.name}`\n", 1)[1].split("### ", 1)[0]
+            assert [column.name for column in described.columns if f"| `{column.name}` |" not in section] == []
+
+
+def test_every_metric_of_the_farm_stands_on_its_page() -> None:
+    source = (ROOT / "server/dart_server/observability/metrics.py").read_text(encoding="utf-8")
+    names = set(re.findall(r'"(dart_[a-z_]+)"', source))
+    page = prometheus_page.prometheus_page()
+    assert names
+    assert [name for name in sorted(names) if f"`{name}`" not in page and f"`{name}_info`" not in page] == []
+
+
+def packages_that_export() -> set[str]:
+    found = set()
+    for top in ("dart_envs", "dart_agent", "dart_train", "dart_server.wire"):
+        package = importlib.import_module(top)
+        names = [top, *(each.name for each in pkgutil.walk_packages(package.__path__, f"{top}.") if each.ispkg)]
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            assert spec is not None
+            assert spec.origin is not None
+            if re.search(r"^__all__ =", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE):
+                found.add(name)
+    return found
+
+
+def test_every_package_that_exports_names_has_a_page() -> None:
+    assert packages_that_export() == set(PACKAGES)
+    for package in PACKAGES:
+        page = python_page(package)
+        assert exported(package)
+        assert all(f"::: {package}.{name}\n" in page for name in exported(package))
+
+
+def test_every_generated_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [path for path in [*PAGES, *ROOT_PAGES] if path not in navigation] == []
+
+
+def test_pages_of_the_repositorys_root_keep_links_that_lead_somewhere(tmp_path: Path) -> None:
+    page = tmp_path / "PAGE.md"
+    page.write_text("[a](docs/envs.md#seeds) [b](SECURITY.md) [c](server/x.py) [d](https://e.example) ![e](docs/i.png)")
+    assert read_root_page(page) == "[a](../envs.md#seeds) [b](security.md) c [d](https://e.example) ![e](docs/i.png)"
+
+
+def test_the_configuration_of_the_site_demands_links_that_lead_somewhere() -> None:
+    text = re.sub(r"!!python\S+", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    links = yaml.safe_load(text)["validation"]["links"]
+    assert set(links.values()) == {"warn"}
