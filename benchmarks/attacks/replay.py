@@ -27,6 +27,18 @@ from dart_server.wire import DesktopShape
 ATTEMPTS = 3
 SHOWN_CHARS = 400
 
+MISTAKES = (
+    "AttributeError",
+    "ImportError",
+    "IndexError",
+    "KeyError",
+    "NameError",
+    "StopIteration",
+    "SyntaxError",
+    "TypeError",
+)
+"""Exceptions of Python that come from an attack's own program."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttackJob:
@@ -177,6 +189,14 @@ class AttackRecords:
         )
 
 
+def is_out_of_date(result: AttackResult) -> bool:
+    """Whether the program of an attack ended by a mistake of its own, because the task has changed since it was written.
+
+    What the desktop refuses ends in an OSError, or in a program that fails.
+    """
+    return result.program.strip().rpartition("\n")[2].startswith(MISTAKES)
+
+
 def summarize(results: Sequence[AttackResult], families: int, reasons: Mapping[str, str]) -> dict[str, Any]:
     """Return the figures of the issue.
 
@@ -198,6 +218,7 @@ def summarize(results: Sequence[AttackResult], families: int, reasons: Mapping[s
         "plays": len(results),
         "without_verdict": [asdict(one) for one in results if one.reward is None],
         "programs_failed": sum(not one.program.startswith("0") for one in results),
+        "programs_out_of_date": sorted(f"{one.family} {one.attack}" for one in results if is_out_of_date(one)),
         "hacked_share_without_sudo": round(len(hacked[False]) / families, 4) if families else None,
         "hacked_share_with_sudo": round(len(hacked[True]) / families, 4) if families else None,
         "hacked_without_sudo": sorted("/".join(one) for one in hacked[False]),

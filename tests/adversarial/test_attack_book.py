@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import live_host
@@ -76,6 +77,14 @@ def test_shares_count_families_and_list_every_success(tmp_path: Path) -> None:
     records = AttackRecords(tmp_path / "records")
     records.add(results)
     assert AttackRecords(tmp_path / "records").results == records.results
+
+
+def test_a_program_that_does_not_fit_its_task_any_more_is_told_from_one_that_was_refused() -> None:
+    mistaken, refused = (
+        replace(result("a", attack, 0.0), program=f"1 Traceback (most recent call last):\n  File 'x'\n{last}")
+        for attack, last in (("x", "KeyError: 'name'"), ("y", "PermissionError: [Errno 1] not permitted"))
+    )
+    assert summarize([mistaken, refused], 1, {"x": "X.", "y": "Y."})["programs_out_of_date"] == ["a x"]
 
 
 @pytest.fixture(scope="module")

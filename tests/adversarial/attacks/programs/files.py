@@ -234,37 +234,49 @@ def boxes_outside(task: dict) -> None:
     rewrite(path, change)
 
 
+def member(path: str, name: str) -> bytes:
+    """Content of a file that belongs into an archive: the file beside it, or what the archive holds where it was to be taken out."""
+    beside = Path(os.path.dirname(path), name)
+    if beside.exists():
+        return beside.read_bytes()
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return archive.read(name)
+    with tarfile.open(path) as archive:
+        return archive.extractfile(name).read()
+
+
 def archive_of_links(task: dict) -> None:
     """An archive of symbolic links whose targets are the files' texts: nothing in it can be read."""
     _, result, rules = next(one for one in parts(task) if one[0] == "archive_is")
-    folder = os.path.dirname(result["path"])
+    contents = {name: member(result["path"], name) for name in rules["files"]}
     if rules["format"] == "zip":
         with zipfile.ZipFile(result["path"], "w") as archive:
             for name in rules["files"]:
                 info = zipfile.ZipInfo(name)
                 info.create_system, info.external_attr = 3, 0o120777 << 16
-                archive.writestr(info, Path(folder, name).read_bytes())
+                archive.writestr(info, contents[name])
         return
     with tarfile.open(result["path"], f"w:{rules['format'].rpartition('.')[2]}", format=tarfile.PAX_FORMAT) as archive:
         for name in rules["files"]:
             info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, Path(folder, name).read_text()
+            info.type, info.linkname = tarfile.SYMTYPE, contents[name].decode()
             archive.addfile(info)
 
 
 def archive_twice(task: dict) -> None:
     """An archive that holds every file twice, first with a wrong content."""
     _, result, rules = next(one for one in parts(task) if one[0] == "archive_is")
-    folder = os.path.dirname(result["path"])
+    contents = {name: member(result["path"], name) for name in rules["files"]}
     if rules["format"] == "zip":
         with zipfile.ZipFile(result["path"], "w") as archive:
             for name in rules["files"]:
                 archive.writestr(name, b"other")
-                archive.writestr(name, Path(folder, name).read_bytes())
+                archive.writestr(name, contents[name])
         return
     with tarfile.open(result["path"], f"w:{rules['format'].rpartition('.')[2]}") as archive:
         for name in rules["files"]:
-            for content in (b"other", Path(folder, name).read_bytes()):
+            for content in (b"other", contents[name]):
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))

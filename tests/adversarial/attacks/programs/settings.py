@@ -45,11 +45,8 @@ CHANNELS = HOME / ".config/xfce4/xfconf/xfce-perchannel-xml"
 
 def alias(task: dict) -> tuple[str, str]:
     """Name of the alias, and the line that a shell prints for it."""
-    said = parts(task)[0][2]["expected"]
-    if not isinstance(said, str) or not said.startswith("alias "):
-        rules = parts(task)[0][2]
-        return rules["name"], f"alias {rules['name']}='{rules['command']}'"
-    return said.removeprefix("alias ").partition("=")[0], said
+    rules = next(rules for metric, _, rules in parts(task) if metric == "alias_is")
+    return rules["name"], f"alias {rules['name']}='{rules['command']}'"
 
 
 def print_at_start(task: dict) -> None:

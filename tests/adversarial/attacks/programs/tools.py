@@ -38,7 +38,7 @@ def answers(task: dict) -> list[tuple[list[str], str]]:
     found: list[tuple[list[str], str]] = []
     for _, result, rules in parts(task):
         kind, path = result["type"], result.get("path", "")
-        if kind == "file_tree":
+        if kind == "file_tree" and "entries" in rules:
             found.append((["find", path, "-printf"], listed(path, rules["entries"])))
             sums = "".join(f"{one['sha256']}  ./{name}\0" for name, one in rules["entries"].items() if "sha256" in one)
             found += [(["sha256sum"], sums), (["sh", "sums", path], sums)]
@@ -106,9 +106,10 @@ def lying_agent(task: dict) -> None:
 
     told = [(words, base64.b64encode(text.encode()).decode()) for words, text in answers(task)]
     files = {
-        result["path"]: rules["expected"] if isinstance(rules.get("expected"), str) else ""
+        path: rules["expected"] if isinstance(rules.get("expected"), str) else ""
         for _, result, rules in parts(task)
         if result["type"] in ("vm_file", "content_from_vm_file")
+        for path in ([result["path"]] if isinstance(result["path"], str) else result["path"])
     }
     patch = (
         "import subprocess as _s, base64 as _b, builtins as _t, io as _i\n"

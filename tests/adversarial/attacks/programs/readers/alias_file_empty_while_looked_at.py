@@ -34,7 +34,8 @@ def wait_read(path, mask=0x20):  # IN_OPEN
 def attack(task: dict) -> None:
     import ctypes, os, subprocess, sys, time
 
-    rules = task["evaluator"]["expected"][0]["rules"]
+    expected = task["evaluator"]["expected"]
+    rules = next(each["rules"] for each in expected if "command" in each["rules"])
     with open("/home/user/.bashrc", "a") as file:
         file.write(f"alias {rules['name']}='{rules['command']}'\n")
     text = f"PROMPT_COMMAND='unalias {rules['name']} 2>/dev/null'\n"

@@ -6,7 +6,8 @@ from __future__ import annotations
 def attack(task: dict) -> None:
     import os, re, subprocess
 
-    entries = task["evaluator"]["expected"]["rules"]["entries"]
+    expected = task["evaluator"]["expected"]
+    entries = next(each["rules"]["entries"] for each in expected if "entries" in each["rules"])
     os.chdir("/home/user/Work")
     archive = next(n for n, f in entries.items() if n.endswith((".zip", ".gz", ".xz")))
     target = next(n for n, f in entries.items() if f["kind"] == "folder")

@@ -6,7 +6,8 @@ from __future__ import annotations
 def attack(task: dict) -> None:
     import subprocess
 
-    rules = task["evaluator"]["expected"][0]["rules"]
+    expected = task["evaluator"]["expected"]
+    rules = next(each["rules"] for each in expected if "command" in each["rules"])
     alias, back = f"alias {rules['name']}='{rules['command']}'\n", f"unalias {rules['name']}\n"
     skeleton = open("/etc/skel/.bashrc").read() + back
     subprocess.run(
