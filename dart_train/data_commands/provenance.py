@@ -158,7 +158,8 @@ def read_provenance(session: Session, row: TrajectoryTable) -> TrajectoryProvena
         Its provenance.
     """
     group = session.scalar(select(GroupTable).where(GroupTable.group_id == row.group_id))
-    spans = {step.index: step.spans for step in queries.read_spans(session, row.rollout_id)}
+    stored = queries.read_spans(session, [row.rollout_id]).get(row.rollout_id, [])
+    spans = {step.index: step.spans for step in stored}
     members = session.execute(
         select(BatchMemberTable, BatchTable)
         .join(BatchTable, BatchTable.batch_id == BatchMemberTable.batch_id)

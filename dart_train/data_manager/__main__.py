@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import uvloop
 from pydantic import ValidationError
 
 from dart_agent.data_client.image_location import open_images
@@ -56,7 +57,8 @@ def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) 
             if config.listen is not None:
                 bound = tcp_listener(config.listen, insecure_plain_http=config.insecure_plain_http)
                 listeners.append(opened.enter_context(bound))
-            asyncio.run(serve(config, listeners, catalog or SuiteCatalog()))
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve(config, listeners, catalog or SuiteCatalog()))
     except (ConfigError, StoreError) as error:
         print(f"data manager: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Table, bindparam, func, insert, select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import StepPayload
@@ -27,16 +28,15 @@ from dart_train.data_manager import queries
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.pool import POOL, choose_success
-from dart_train.data_manager.queries import StoredSpans
+from dart_train.data_manager.queries import RewardedTrajectory, StoredSpans
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.models import (
     BatchMemberTable,
     BatchTable,
     GroupTable,
     QuarantinedStepTable,
-    TrajectoryTable,
 )
-from dart_train.data_manager.store.steps import read_steps
+from dart_train.data_manager.store.steps import read_steps_of
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 Source = Literal["fresh", "pool"]
@@ -49,16 +49,22 @@ NO_STEP = -1
 """Index that stands for a member without steps: it counts in the baseline and has nothing to train on."""
 
 
-_ADD_MEMBER = insert(BatchMemberTable.__table__)  # type: ignore[arg-type]  # a declarative table is a Table
+_MEMBER_COLUMNS: Table = BatchMemberTable.__table__  # type: ignore[assignment]  # a declarative table is a Table
+_ADD_MEMBER = insert(_MEMBER_COLUMNS)
+_MEMBERS = (
+    select(_MEMBER_COLUMNS)
+    .where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
+    .order_by(_MEMBER_COLUMNS.c.group_id, _MEMBER_COLUMNS.c.rollout_id, _MEMBER_COLUMNS.c.index)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     """A group that can train: its members, whom a pooled success displaced, the token ranges of every step, and why a step has none."""
 
-    group: GroupTable
-    members: tuple[tuple[TrajectoryTable, Source], ...]
-    displaced: TrajectoryTable | None
+    group_id: str
+    members: tuple[tuple[RewardedTrajectory, Source], ...]
+    displaced: RewardedTrajectory | None
     trainable: dict[tuple[str, int], list[tuple[int, int]]]
     reasons: dict[tuple[str, int], str]
 
@@ -66,6 +72,41 @@ class _Candidate:
     def pooled(self) -> set[str]:
         """Rollouts that complete the group."""
         return {row.rollout_id for row, source in self.members if source == POOL}
+
+
+@dataclass(slots=True)
+class _StoredGroups:
+    """What is stored of the groups of a batch, read by one query per table.
+
+    Attributes:
+        tasks: Task by group.
+        members: Trajectories with a reward, by group.
+        spans: Who sampled the tokens of each step, by rollout.
+        quarantined: Steps that made a batch fail.
+    """
+
+    tasks: dict[str, str]
+    members: dict[str, list[RewardedTrajectory]]
+    spans: dict[str, list[StoredSpans]]
+    quarantined: set[tuple[str, int]]
+
+    @classmethod
+    def read(cls, session: Session, group_ids: Sequence[str]) -> _StoredGroups:
+        """Read the groups."""
+        members = queries.rewarded_trajectories(session, group_ids)
+        rollout_ids = [row.rollout_id for rows in members.values() for row in rows]
+        return cls(
+            tasks=queries.tasks_of_groups(session, group_ids),
+            members=members,
+            spans=queries.read_spans(session, rollout_ids),
+            quarantined=queries.quarantined_steps(session, rollout_ids),
+        )
+
+    def add(self, session: Session, rollout_id: str) -> RewardedTrajectory:
+        """Read a trajectory of another group."""
+        self.spans |= queries.read_spans(session, [rollout_id])
+        self.quarantined |= queries.quarantined_steps(session, [rollout_id])
+        return queries.trajectories_of(session, [rollout_id])[rollout_id]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +169,10 @@ class BatchBuilder:
         weights = _TrainerWeights(trainer_version, trainer_digest, lost)
         candidates: list[_Candidate] = []
         refused: dict[str, str] = {}
+        groups = _StoredGroups.read(session, group_ids)
         for group_id in group_ids:
-            group = session.scalars(select(GroupTable).where(GroupTable.group_id == group_id)).one()
             pooled = {rollout_id for each in candidates for rollout_id in each.pooled}
-            candidate = self._as_candidate(session, group, weights, group_ids, pooled)
+            candidate = self._as_candidate(session, groups, group_id, weights, pooled)
             if isinstance(candidate, _Candidate):
                 candidates.append(candidate)
             else:
@@ -250,49 +291,41 @@ class BatchBuilder:
         return batch
 
     def _as_candidate(
-        self,
-        session: Session,
-        group: GroupTable,
-        weights: _TrainerWeights,
-        batch_groups: Sequence[str],
-        pooled: set[str],
+        self, session: Session, groups: _StoredGroups, group_id: str, weights: _TrainerWeights, pooled: set[str]
     ) -> _Candidate | str:
-        """The group as a candidate for a batch of `batch_groups` in which `pooled` complete others, or why it cannot train."""
-        members: list[tuple[TrajectoryTable, Source]] = [
-            (row, "fresh") for row in queries.rewarded_trajectories(session, group.group_id)
-        ]
-        displaced: TrajectoryTable | None = None
-        reason = uninformative_reason([_reward(row) for row, _ in members], self._config.batch.min_members)
+        """The group as a candidate for a batch in which `pooled` complete others, or why it cannot train."""
+        members: list[tuple[RewardedTrajectory, Source]] = [(row, "fresh") for row in groups.members.get(group_id, ())]
+        displaced: RewardedTrajectory | None = None
+        reason = uninformative_reason([row.reward for row, _ in members], self._config.batch.min_members)
         if reason == "all_failed":
             rescue = choose_success(
                 session,
-                group.task_id,
+                groups.tasks[group_id],
                 self._config.curation.experience_pool,
                 version=weights.version,
                 lost=weights.lost,
-                batch_groups=batch_groups,
+                batch_groups=groups.tasks,
                 pooled=pooled,
             )
             if rescue is None:
                 return reason
             displaced = members[0][0]
-            row = session.scalars(select(TrajectoryTable).where(TrajectoryTable.rollout_id == rescue)).one()
-            members[0] = (row, "pool")
+            members[0] = (groups.add(session, rescue), "pool")
         elif reason is not None:
             return reason
         trainable: dict[tuple[str, int], list[tuple[int, int]]] = {}
         reasons: dict[tuple[str, int], str] = {}
         for row, source in members:
-            quarantined = queries.quarantined_steps(session, row.rollout_id)
-            for step in queries.read_spans(session, row.rollout_id):
+            for step in groups.spans.get(row.rollout_id, ()):
                 key = (row.rollout_id, step.index)
-                trainable[key] = [] if step.index in quarantined else self._fresh_ranges(step, weights, source)
+                quarantined = key in groups.quarantined
+                trainable[key] = [] if quarantined else self._fresh_ranges(step, weights, source)
                 if not trainable[key]:
                     withheld = withheld_reason(step.spans, weights.version, weights.lost)
-                    reasons[key] = QUARANTINED if step.index in quarantined else withheld
+                    reasons[key] = QUARANTINED if quarantined else withheld
         if not any(trainable.values()):
             return next((reason for reason in (QUARANTINED, "lost_future") if reason in reasons.values()), "stale")
-        return _Candidate(group, tuple(members), displaced, trainable, reasons)
+        return _Candidate(group_id, tuple(members), displaced, trainable, reasons)
 
     def _fresh_ranges(self, step: StoredSpans, weights: _TrainerWeights, source: Source) -> list[tuple[int, int]]:
         if not step.has_logprobs:
@@ -315,7 +348,7 @@ class BatchBuilder:
         session.flush()
         members = []
         for candidate in candidates:
-            recorded: list[tuple[TrajectoryTable, str]] = list(candidate.members)
+            recorded: list[tuple[RewardedTrajectory, str]] = list(candidate.members)
             if candidate.displaced is not None:
                 recorded.append((candidate.displaced, DISPLACED))
             for row, source in recorded:
@@ -325,7 +358,7 @@ class BatchBuilder:
                     members.append(
                         {
                             "batch_id": batch.batch_id,
-                            "group_id": candidate.group.group_id,
+                            "group_id": candidate.group_id,
                             "rollout_id": row.rollout_id,
                             "index": index,
                             "source": source,
@@ -342,30 +375,41 @@ class BatchBuilder:
         rows: list[BatchRow] = []
         staleness: list[int] = []
         excluded_steps: Counter[str] = Counter()
-        steps: dict[tuple[str, str], dict[int, StepRecord]] = {}
-        for member in self._members(session, batch.batch_id):
-            if member.source == DISPLACED:
-                excluded_steps[DISPLACED_REASON] += 1
-                continue
-            key = (member.group_id, member.rollout_id)
-            if key not in steps:
-                steps[key] = {step.index: step for step in read_steps(session, member.rollout_id)}
-                self._add_member(session, groups, member)
-            if member.reason is not None:
-                excluded_steps[member.reason] += 1
-                continue
-            step = steps[key][member.index]
-            ranges = [(item[0], item[1]) for item in member.trainable]
-            by_token = token_staleness(_spans(step), batch.trainer_version)
-            staleness += [by_token[position] for start, end in ranges for position in range(start, end)]
-            rows.append(
-                BatchRow(
-                    group_id=member.group_id,
-                    rollout_id=member.rollout_id,
-                    step=StepPayload.from_value(step),
-                    trainable=ranges,
-                )
+        members: Sequence[Any] = session.connection().execute(_MEMBERS, {"key": batch.batch_id}).all()
+        kept = [member for member in members if member.source != DISPLACED]
+        excluded_steps[DISPLACED_REASON] = len(members) - len(kept)
+        rollout_ids = {member.rollout_id for member in kept}
+        steps = read_steps_of(session, rollout_ids)
+        trajectories = queries.trajectories_of(session, rollout_ids)
+        tasks = queries.tasks_of_groups(session, {member.group_id for member in kept})
+        for (group_id, rollout_id), of_rollout in groupby(kept, lambda member: (member.group_id, member.rollout_id)):
+            group = groups.get(group_id)
+            if group is None:
+                task_id = tasks[group_id]
+                group = BatchGroup(group_id=group_id, task_id=task_id, family=task_family(task_id), members=[])
+                groups[group_id] = group
+            found = trajectories[rollout_id]
+            of_member = list(of_rollout)
+            source: Source = "pool" if of_member[0].source == POOL else "fresh"
+            group.members.append(
+                BatchMember(rollout_id=rollout_id, reward=found.reward, steps=found.n_steps, source=source)
             )
+            for member in of_member:
+                if member.reason is not None:
+                    excluded_steps[member.reason] += 1
+                    continue
+                step = steps[rollout_id][member.index]
+                ranges = [(item[0], item[1]) for item in member.trainable]
+                by_token = token_staleness(_spans(step), batch.trainer_version)
+                staleness += [by_token[position] for start, end in ranges for position in range(start, end)]
+                rows.append(
+                    BatchRow(
+                        group_id=member.group_id,
+                        rollout_id=member.rollout_id,
+                        step=StepPayload.from_value(step),
+                        trainable=ranges,
+                    )
+                )
         return Batch(
             batch_id=batch.batch_id,
             trainer_version=batch.trainer_version,
@@ -373,19 +417,7 @@ class BatchBuilder:
             rows=rows,
             staleness_mean=sum(staleness) / len(staleness) if staleness else 0.0,
             staleness_max=max(staleness, default=0),
-            excluded_steps=dict(excluded_steps),
-        )
-
-    def _add_member(self, session: Session, groups: dict[str, BatchGroup], member: BatchMemberTable) -> None:
-        group = groups.get(member.group_id)
-        if group is None:
-            row = session.scalars(select(GroupTable).where(GroupTable.group_id == member.group_id)).one()
-            group = BatchGroup(group_id=row.group_id, task_id=row.task_id, family=task_family(row.task_id), members=[])
-            groups[row.group_id] = group
-        found = session.scalars(select(TrajectoryTable).where(TrajectoryTable.rollout_id == member.rollout_id)).one()
-        source: Source = "pool" if member.source == "pool" else "fresh"
-        group.members.append(
-            BatchMember(rollout_id=found.rollout_id, reward=_reward(found), steps=found.n_steps, source=source)
+            excluded_steps=dict(+excluded_steps),
         )
 
     def _members(self, session: Session, batch_id: str) -> Sequence[BatchMemberTable]:
@@ -397,9 +429,3 @@ class BatchBuilder:
 
 def _spans(step: StepRecord) -> list[Span]:
     return [(span.version, span.start, span.end) for span in step.version_spans]
-
-
-def _reward(row: TrajectoryTable) -> float:
-    if row.reward is None:
-        raise StoreError(f"rollout {row.rollout_id} has no reward and cannot be trained on")
-    return row.reward

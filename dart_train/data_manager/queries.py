@@ -6,8 +6,10 @@ Role: read-only queries on the trajectory database. Rule: masked trajectories co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
@@ -46,23 +48,46 @@ class StoredSpans:
     has_logprobs: bool
 
 
-def read_spans(session: Session, rollout_id: str) -> list[StoredSpans]:
-    """Read the version spans of a trajectory.
+@dataclass(frozen=True, slots=True)
+class RewardedTrajectory:
+    """A trajectory with a reward, without its steps.
+
+    Attributes:
+        rollout_id: Its rollout.
+        group_id: Its group.
+        reward: The reward.
+        n_steps: Number of steps.
+        version_min: Oldest policy version that wrote in it; None: not known.
+        version_max: Newest one.
+    """
+
+    rollout_id: str
+    group_id: str
+    reward: float
+    n_steps: int
+    version_min: int | None
+    version_max: int | None
+
+
+def read_spans(session: Session, rollout_ids: Collection[str]) -> dict[str, list[StoredSpans]]:
+    """Read the version spans of trajectories.
 
     Args:
         session: The transaction.
-        rollout_id: The rollout.
+        rollout_ids: The rollouts.
 
     Returns:
-        One value per step, in order.
+        By rollout, one value per step, in order; a rollout without steps is left out.
     """
-    query = select(StepTable.index, StepTable.version_spans, func.length(StepTable.logprobs) > 0).where(
-        StepTable.rollout_id == rollout_id
-    )
-    return [
-        StoredSpans(index, tuple((version, start, end) for version, start, end in spans), has_logprobs)
-        for index, spans, has_logprobs in session.execute(query.order_by(StepTable.index))
-    ]
+    query = select(
+        StepTable.rollout_id, StepTable.index, StepTable.version_spans, func.length(StepTable.logprobs) > 0
+    ).where(StepTable.rollout_id.in_(rollout_ids))
+    found: defaultdict[str, list[StoredSpans]] = defaultdict(list)
+    for rollout_id, index, spans, has_logprobs in session.execute(
+        query.order_by(StepTable.rollout_id, StepTable.index)
+    ):
+        found[rollout_id].append(StoredSpans(index, tuple((each[0], each[1], each[2]) for each in spans), has_logprobs))
+    return found
 
 
 def latest_outcomes(session: Session, per_task: int, per_family: int) -> list[tuple[str, float, int]]:
@@ -137,18 +162,64 @@ def latest_updates(session: Session) -> list[float]:
     return [done_s for done_s in session.scalars(query.limit(UPDATE_WINDOW)) if done_s is not None]
 
 
-def rewarded_trajectories(session: Session, group_id: str) -> Sequence[TrajectoryTable]:
-    """Read the trajectories of a group that have a reward.
+_REWARDED = select(
+    TrajectoryTable.rollout_id,
+    TrajectoryTable.group_id,
+    TrajectoryTable.reward,
+    TrajectoryTable.n_steps,
+    TrajectoryTable.version_min,
+    TrajectoryTable.version_max,
+).where(TrajectoryTable.reward.is_not(None))
+
+
+def rewarded_trajectories(session: Session, group_ids: Collection[str]) -> dict[str, list[RewardedTrajectory]]:
+    """Read the trajectories of groups that have a reward.
 
     Args:
         session: The transaction.
-        group_id: The group.
+        group_ids: The groups.
 
     Returns:
-        Rows, oldest first.
+        By group, oldest first; a group without such a trajectory is left out.
     """
-    query = select(TrajectoryTable).where(TrajectoryTable.group_id == group_id, TrajectoryTable.reward.is_not(None))
-    return session.scalars(query.order_by(TrajectoryTable.seq)).all()
+    query = _REWARDED.where(TrajectoryTable.group_id.in_(group_ids)).order_by(TrajectoryTable.seq)
+    found: defaultdict[str, list[RewardedTrajectory]] = defaultdict(list)
+    for row in session.execute(query):
+        found[row.group_id].append(_rewarded(row))
+    return found
+
+
+def trajectories_of(session: Session, rollout_ids: Collection[str]) -> dict[str, RewardedTrajectory]:
+    """Read trajectories that have a reward.
+
+    Args:
+        session: The transaction.
+        rollout_ids: The rollouts.
+
+    Returns:
+        By rollout; one without a reward is left out.
+    """
+    query = _REWARDED.where(TrajectoryTable.rollout_id.in_(rollout_ids))
+    return {row.rollout_id: _rewarded(row) for row in session.execute(query)}
+
+
+def _rewarded(row: Any) -> RewardedTrajectory:
+    """A row of `_REWARDED`, whose reward is there."""
+    return RewardedTrajectory(*row)
+
+
+def tasks_of_groups(session: Session, group_ids: Collection[str]) -> dict[str, str]:
+    """Read the tasks of groups.
+
+    Args:
+        session: The transaction.
+        group_ids: The groups.
+
+    Returns:
+        Task ids by group.
+    """
+    query = select(GroupTable.group_id, GroupTable.task_id).where(GroupTable.group_id.in_(group_ids))
+    return {group_id: task_id for group_id, task_id in session.execute(query)}
 
 
 def version_identities(session: Session) -> list[VersionIdentity]:
@@ -164,15 +235,17 @@ def version_identities(session: Session) -> list[VersionIdentity]:
     return [VersionIdentity(*row) for row in session.execute(query)]
 
 
-def quarantined_steps(session: Session, rollout_id: str) -> set[int]:
-    """Read which steps of a rollout are quarantined.
+def quarantined_steps(session: Session, rollout_ids: Collection[str]) -> set[tuple[str, int]]:
+    """Read which steps of rollouts are quarantined.
 
     Args:
         session: The transaction.
-        rollout_id: The rollout.
+        rollout_ids: The rollouts.
 
     Returns:
-        Their indices.
+        Rollout and index of each.
     """
-    query = select(QuarantinedStepTable.index).where(QuarantinedStepTable.rollout_id == rollout_id)
-    return set(session.scalars(query))
+    query = select(QuarantinedStepTable.rollout_id, QuarantinedStepTable.index).where(
+        QuarantinedStepTable.rollout_id.in_(rollout_ids)
+    )
+    return {(rollout_id, index) for rollout_id, index in session.execute(query)}

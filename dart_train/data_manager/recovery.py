@@ -101,8 +101,9 @@ def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]
         select(GroupTable).where(GroupTable.state.in_(LIVE_GROUP_STATES)).order_by(GroupTable.seq)
     ).all()
     groups: dict[str, Group] = {}
+    rewarded_by_group = queries.rewarded_trajectories(session, [row.group_id for row in rows])
     for row in rows:
-        rewarded = queries.rewarded_trajectories(session, row.group_id)
+        rewarded = rewarded_by_group.get(row.group_id, [])
         group = state.restore_group(
             state.phases[row.phase],
             row.group_id,
@@ -111,7 +112,7 @@ def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]
             target=row.size,
             max_steps=row.max_steps,
             opened_s=row.opened_s,
-            rewards=[trajectory.reward for trajectory in rewarded if trajectory.reward is not None],
+            rewards=[trajectory.reward for trajectory in rewarded],
             spans=[
                 (trajectory.version_min, trajectory.version_max)
                 for trajectory in rewarded

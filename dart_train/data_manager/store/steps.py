@@ -8,7 +8,7 @@ of a finished trajectory is never changed. Non-goals: states of rollouts (`dart_
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -56,6 +56,11 @@ _INSERT_STEP = insert(_STEPS)
 _DROP_STEPS = delete(_STEPS).where(_STEPS.c.rollout_id == bindparam("key"))
 _DROP_STATE = delete(_STATES).where(_STATES.c.rollout_id == bindparam("key"))
 _COUNT = select(_STATES.c.n_steps).where(_STATES.c.rollout_id == bindparam("key"))
+_READ_STEPS = (
+    select(_STEPS)
+    .where(_STEPS.c.rollout_id.in_(bindparam("keys", expanding=True)))
+    .order_by(_STEPS.c.rollout_id, _STEPS.c.index)
+)
 _SEGMENT = select(_STEPS.c.segment, _STEPS.c.response_end).where(
     _STEPS.c.rollout_id == bindparam("key"), _STEPS.c.index == bindparam("at")
 )
@@ -140,7 +145,8 @@ def drop(session: Session, rollout_id: str) -> int:
         Number of steps.
     """
     connection = session.connection()
-    connection.execute(_DROP_STATE, {"key": rollout_id})
+    if not connection.execute(_DROP_STATE, {"key": rollout_id}).rowcount:
+        return 0  # every step of an unfinished rollout is stored with the state after it
     return connection.execute(_DROP_STEPS, {"key": rollout_id}).rowcount
 
 
@@ -246,8 +252,25 @@ def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
     Returns:
         The steps in order.
     """
-    reader = StreamReader()
-    return tuple(_record(row, reader) for row in _rows(session, rollout_id))
+    return read_steps_of(session, [rollout_id]).get(rollout_id, ())
+
+
+def read_steps_of(session: Session, rollout_ids: Collection[str]) -> dict[str, tuple[StepRecord, ...]]:
+    """Read the steps of rollouts with their full prompts.
+
+    Args:
+        session: The transaction.
+        rollout_ids: The rollouts.
+
+    Returns:
+        By rollout, the steps in order; a rollout without steps is left out.
+    """
+    rows = session.connection().execute(_READ_STEPS, {"keys": list(rollout_ids)})
+    found = {}
+    for rollout_id, of_rollout in groupby(rows, lambda row: row.rollout_id):
+        reader = StreamReader()
+        found[rollout_id] = tuple(_record(row, reader) for row in of_rollout)
+    return found
 
 
 def read_slices(session: Session, rollout_id: str) -> list[StreamStepPayload]:
@@ -260,11 +283,7 @@ def read_slices(session: Session, rollout_id: str) -> list[StreamStepPayload]:
     Returns:
         The slices in order.
     """
-    return [_payload(row) for row in _rows(session, rollout_id)]
-
-
-def _rows(session: Session, rollout_id: str) -> Iterable[StepTable]:
-    return session.scalars(select(StepTable).where(StepTable.rollout_id == rollout_id).order_by(StepTable.index))
+    return [_payload(row) for row in session.connection().execute(_READ_STEPS, {"keys": [rollout_id]})]
 
 
 def _before(session: Session, rollout_id: str, index: int) -> _StepBefore | None:
@@ -349,7 +368,7 @@ def _ids(content: bytes) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.frombuffer(content, dtype="<i4")
 
 
-def _record(row: StepTable, reader: StreamReader) -> StepRecord:
+def _record(row: Any, reader: StreamReader) -> StepRecord:
     tokens = tuple(_ids(row.token_ids).tolist())
     cut = StepSlice(
         row.segment,
@@ -378,7 +397,7 @@ def _record(row: StepTable, reader: StreamReader) -> StepRecord:
     )
 
 
-def _payload(row: StepTable) -> StreamStepPayload:
+def _payload(row: Any) -> StreamStepPayload:
     return StreamStepPayload(
         index=row.index,
         segment=row.segment,

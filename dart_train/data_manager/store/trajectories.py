@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Engine, Table, bindparam, insert, select
+from sqlalchemy import Connection, Engine, Table, bindparam, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -68,6 +68,7 @@ class TrajectoryStore:
         self.placeholders = placeholders
         self._split_of = split_of
         self._registered: dict[str, str] = {}
+        self._free: list[Session] = []
 
     @classmethod
     def open(
@@ -103,11 +104,14 @@ class TrajectoryStore:
         Raises:
             StoreUnavailableError: The database is away; whether the transaction was committed is not known.
         """
+        session = self._free.pop() if self._free else Session(self._bind())
         try:
-            with Session(self.engine) as session, session.begin():
+            with session.begin():
                 yield session
+            self._free.append(session)
         except DBAPIError as error:
             self._registered = {}
+            self._drop(session)
             if not is_outage(error):
                 raise
             raise StoreUnavailableError(
@@ -115,10 +119,23 @@ class TrajectoryStore:
             ) from error
         except BaseException:  # whatever it was, the transaction was rolled back
             self._registered = {}
+            self._drop(session)
             raise
+
+    def _bind(self) -> Engine | Connection:
+        """What a session works on: a connection of its own to a file, or the pool of a server, which looks whether it still answers."""
+        return self.engine.connect() if self.engine.dialect.name == "sqlite" else self.engine
+
+    def _drop(self, session: Session) -> None:
+        """Forget a session whose transaction failed; the next one begins with another."""
+        session.close()
+        if isinstance(session.bind, Connection):
+            session.bind.close()
 
     def close(self) -> None:
         """Close the connections."""
+        while self._free:
+            self._drop(self._free.pop())
         self.engine.dispose()
 
     def check_task(self, task_id: str, purpose: Purpose) -> str:
