@@ -64,6 +64,10 @@ class WorkerError(AgentError):
         self.failure = failure
 
 
+class WorkerKilledError(WorkerError):
+    """A signal ended a policy worker while it started; another start may go well."""
+
+
 class WeightUpdateError(WorkerError):
     """A policy worker could not take new weights."""
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
-from dart_agent.errors import WorkerError
+from dart_agent.errors import WorkerError, WorkerKilledError
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.worker_process import ENGINE_MODULE, WorkerProcess
 from dart_envs.clock import SystemClock
@@ -73,10 +73,15 @@ class Supervisor:
         self._replacing: dict[str, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Start all workers at once; returns when every one serves. Raises WorkerError (and stops them) when one cannot."""
+        """Start all workers at once; returns when every one serves.
+
+        A worker that is killed while it starts is started again; one that ends by itself does not suit this host or has wrong settings.
+
+        Raises:
+            WorkerError: A worker cannot start; all are stopped.
+        """
         try:
-            await asyncio.gather(*(worker.start() for worker in self.workers))
-            await asyncio.gather(*(worker.wait_until_ready() for worker in self.workers))
+            await asyncio.gather(*(self._bring_up(worker, WorkerKilledError) for worker in self.workers))
         except BaseException:  # cancelled, too, no worker may stay; raised again
             await self.stop()
             raise
@@ -136,16 +141,20 @@ class Supervisor:
             code = await worker.wait()
             logger.warning("%s ended with code %s, starting it again", worker.name, code)
             self.restarts += 1
-            for attempt in range(1, self._max_failed_starts + 1):
-                try:
-                    await worker.start()
-                    await worker.wait_until_ready()
-                    break
-                except WorkerError as error:
-                    logger.warning("start %d of %s failed: %s", attempt, worker.name, error)
-                    if attempt == self._max_failed_starts:
-                        raise
-                    await self._clock.sleep(self._restart_delay_s * 2**attempt)
+            await self._bring_up(worker, WorkerError)
+
+    async def _bring_up(self, worker: SupervisedWorker, retried: type[WorkerError]) -> None:
+        """Start a worker and wait until it serves, again after the errors in `retried`."""
+        for attempt in range(1, self._max_failed_starts + 1):
+            try:
+                await worker.start()
+                await worker.wait_until_ready()
+                return
+            except retried as error:
+                logger.warning("start %d of %s failed: %s", attempt, worker.name, error)
+                if attempt == self._max_failed_starts:
+                    raise
+                await self._clock.sleep(self._restart_delay_s * 2**attempt)
 
 
 def local_workers(

@@ -16,7 +16,7 @@ import signal
 import sys
 from pathlib import Path
 
-from dart_agent.errors import ConfigError, WorkerError
+from dart_agent.errors import ConfigError, WorkerError, WorkerKilledError
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.decisions import health
 from dart_agent.inference.decisions.health import HealthAction, HealthEvent, HealthSettings, HealthState
@@ -101,7 +101,12 @@ class WorkerProcess:
             )
 
     async def wait_until_ready(self) -> None:
-        """Wait until the worker answers. Raises WorkerError when it ends or does not answer in `start_timeout_s`."""
+        """Wait until the worker answers.
+
+        Raises:
+            WorkerKilledError: A signal ended it.
+            WorkerError: It ended by itself, or does not answer in `start_timeout_s`.
+        """
         assert self._process is not None, "start() first"
         deadline_s = self._clock.monotonic() + self.settings.start_timeout_s
         async with WorkerClient(self.name, self.directory) as client:
@@ -114,7 +119,9 @@ class WorkerProcess:
                         f"{self.name} did not answer within {self.settings.start_timeout_s:.0f} s: see {self.log_path}"
                     )
                 await self._clock.sleep(0.25)
-        raise WorkerError(f"{self.name} ended with code {self._process.returncode} while starting: see {self.log_path}")
+        code = self._process.returncode
+        kind = WorkerKilledError if code < 0 else WorkerError
+        raise kind(f"{self.name} ended with code {code} while starting: see {self.log_path}")
 
     async def wait(self) -> int:
         """Wait until the process ends, or hangs: one that `decisions.health` says to replace is ended. Its exit code."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.errors import ConfigError, PolicyUnavailableError, WeightUpdateError, WorkerError
+from dart_agent.errors import ConfigError, PolicyUnavailableError, WeightUpdateError, WorkerError, WorkerKilledError
 from dart_agent.inference import wire
 from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_for_addresses, write_addresses
 from dart_agent.inference.settings import WorkerSettings
@@ -165,6 +165,51 @@ async def test_a_worker_that_cannot_be_started_again_is_an_error_of_the_run() ->
         worker.end()
         with pytest.raises(WorkerError, match="a did not start"):
             await supervisor.wait_for_failure()
+
+
+class NeverReadyWorker(FakeSupervisedWorker):
+    """Its first starts end with these errors."""
+
+    def __init__(self, name: str, *errors: WorkerError) -> None:
+        super().__init__(name)
+        self.errors = list(errors)
+
+    async def wait_until_ready(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+async def test_a_worker_that_is_killed_while_it_starts_for_the_first_time_is_started_again() -> None:
+    worker = NeverReadyWorker(
+        "a", WorkerKilledError("a ended with code -15"), WorkerKilledError("a ended with code -9")
+    )
+    async with Supervisor([worker], clock=FakeClock()):
+        assert worker.starts == 3
+
+
+async def test_a_worker_that_ends_by_itself_at_its_first_start_is_an_error_at_once() -> None:
+    worker = NeverReadyWorker("a", WorkerError("a ended with code 1"), WorkerError("a ended with code 1"))
+    with pytest.raises(WorkerError, match="code 1"):
+        await Supervisor([worker], clock=FakeClock()).start()
+    assert (worker.starts, worker.stopped) == (1, True)
+
+
+async def test_a_worker_process_that_a_signal_ends_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dart_agent.inference.settings.resolve_checkpoint", lambda name: tmp_path)
+    monkeypatch.setattr("dart_agent.inference.settings.read_checkpoint_info", lambda path: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "kill_me.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    for module, kind in (("kill_me", WorkerKilledError), ("no_such_module_of_ours", WorkerError)):
+        worker = WorkerProcess(
+            "w", WorkerSettings(model="m"), directory=tmp_path / "w", log_path=tmp_path / "log", module=module
+        )
+        await worker.start()
+        try:
+            with pytest.raises(kind, match="while starting") as raised:
+                await worker.wait_until_ready()
+        finally:
+            await worker.stop()
+        assert type(raised.value) is kind
 
 
 async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> None:
