@@ -112,10 +112,43 @@ PresetName = Annotated[str, AfterValidator(check_preset)]
 """The name of a preset in a configuration."""
 
 
-def preset(name: str, *, images: int | None = None, history: HistorySettings | None = None) -> PromptSpec:
-    """A preset, with another number of images per prompt or another history where given. Raises ValueError where there is none of it."""
+def preset(
+    name: str,
+    *,
+    images: int | None = None,
+    history: HistorySettings | None = None,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
+) -> PromptSpec:
+    """Return a preset, changed where something is given.
+
+    Args:
+        name: Its name.
+        images: Pictures per prompt.
+        history: Which turns a prompt shows.
+        min_pixels: Least pixels of a picture.
+        max_pixels: Most pixels of a picture.
+
+    Returns:
+        The preset.
+
+    Raises:
+        ValueError: There is no preset of this name, or no picture has so few or so many pixels.
+    """
     spec = PRESETS.get(check_preset(name)) or _format_spec(make_format(name))
-    return replace(spec, images=spec.images if images is None else images, history=history or spec.history)
+    least = spec.min_pixels if min_pixels is None else min_pixels
+    most = spec.max_pixels if max_pixels is None else max_pixels
+    if most < max(spec.multiple**2, least or 0):
+        raise ValueError(
+            f"the prompt {name} has no picture of {least or spec.multiple**2} to {most} pixels: sides are multiples of {spec.multiple}"
+        )
+    return replace(
+        spec,
+        images=spec.images if images is None else images,
+        history=history or spec.history,
+        min_pixels=least,
+        max_pixels=most,
+    )
 
 
 def _format_spec(action_format: ActionFormat) -> PromptSpec:

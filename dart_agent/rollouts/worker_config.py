@@ -42,7 +42,8 @@ class WorkerConfig(DataManagerAddress):
     inference workers' places (policies `vllm` and `blank`). endpoint: where the model is (policy `endpoint`). images: directory or URL of
     the image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None:
     DART_FARM_URL or the embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. history: which turns
-    prompts show; None: the last `history_images` screenshots and all answers. limits: what an episode may use beside its turns.
+    prompts show; None: the last `history_images` screenshots and all answers. min_pixels, max_pixels: of a picture; None: the prompt's own.
+    limits: what an episode may use beside its turns.
     family_limits: by family, in place of `limits`. partial: whether unfinished episodes are kept. folder: has the folders `rejected` and
     `acting` with refused trajectories and marks of actions under way; None: beside `images`.
     """
@@ -51,6 +52,8 @@ class WorkerConfig(DataManagerAddress):
     policy: PolicyKind
     prompt: PresetName = "tiny"
     history_images: int | None = Field(default=None, ge=1, le=16)
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)
     desktops: int = Field(default=4, ge=1, le=256)
     shape: DesktopShape = DesktopShape()
     settle: SettleSpec = SettleSpec(quiet_ms=100, cap_ms=2_000)
@@ -74,7 +77,13 @@ class WorkerConfig(DataManagerAddress):
     @property
     def prompt_spec(self) -> PromptSpec:
         """How its prompts look."""
-        return preset(self.prompt, images=self.history_images, history=self.history)
+        return preset(
+            self.prompt,
+            images=self.history_images,
+            history=self.history,
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels,
+        )
 
     @property
     def local_folder(self) -> Path:

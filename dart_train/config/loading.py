@@ -68,12 +68,14 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"recipe {path} cannot be read: {error.strerror}; give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path} is not valid TOML: {error}") from None
-    base = data.pop(EXTENDS, None)
-    if base is None:
-        return data
-    if not isinstance(base, str):
-        raise RecipeError(f"recipe {path}: `{EXTENDS}` is the path of one recipe, not {base!r}")
-    return _laid_over(_read(path.parent / base, (*extended_by, path.resolve())), data)
+    named = data.pop(EXTENDS, [])
+    bases = [named] if isinstance(named, str) else named
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise RecipeError(f"recipe {path}: `{EXTENDS}` is the path of a recipe, or a list of them, not {named!r}")
+    below: dict[str, Any] = {}
+    for base in bases:
+        below = _laid_over(below, _read(path.parent / base, (*extended_by, path.resolve())))
+    return _laid_over(below, data)
 
 
 def _laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

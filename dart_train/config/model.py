@@ -24,6 +24,8 @@ class ModelSection(StrictModel):
             words for the checkpoint's architecture.
         history_images: Screenshots in a prompt, where `history` is None; None: the prompt's own number, 5 for UI-TARS.
         history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
+        min_pixels: Least pixels of a screenshot in a prompt; smaller screens are enlarged. None: the prompt's own.
+        max_pixels: Most pixels of a screenshot in a prompt; larger screens are shrunk. None: the prompt's own, 2.1 million for UI-TARS.
     """
 
     preset: Literal["tiny"] | None = None
@@ -31,6 +33,8 @@ class ModelSection(StrictModel):
     prompt: PresetName | None = None
     history_images: int | None = Field(default=None, ge=1, le=16)
     history: HistorySettings | None = None
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _exactly_one_source(self) -> ModelSection:

@@ -24,6 +24,8 @@ from dart_train.config.train import TrainSection
 from dart_train.config.warmup import WarmupSection
 
 DART_TIS_CAP = 1.0
+MAX_SHARED_FRACTION = 0.6
+"""Of the memory of a GPU, what an inference worker may take where a trainer is on the same one."""
 
 
 class Recipe(StrictModel):
@@ -86,6 +88,13 @@ class Recipe(StrictModel):
             )
         if self.warmup.imitated_demos_per_family > self.demos.per_family:
             raise ValueError("warmup.imitated_demos_per_family is larger than demos.per_family")
+        shared = sorted(set(self.inference.devices or ()) & set(self.train.devices or ()))
+        if shared and self.inference.gpu_memory_fraction > MAX_SHARED_FRACTION:
+            raise ValueError(
+                f"train.devices and inference.devices share GPU {shared[0]}, and an inference worker takes "
+                f"{self.inference.gpu_memory_fraction:g} of its memory: lower inference.gpu_memory_fraction to "
+                f"{MAX_SHARED_FRACTION:g} or less, or give the trainer GPUs of its own"
+            )
         if self.inference.publish == "adapter" and self.train.lora is None:
             raise ValueError(
                 'inference.publish = "adapter" needs a LoRA adapter: set train.lora_rank, or publish = "model"'

@@ -72,6 +72,7 @@ class TrainSection(StrictModel):
         dtype: Data type of matrix products; auto: bfloat16 on a GPU, else float32; in the warm start bfloat16 on a CPU with
             instructions for it, too.
         processes: Processes that share parameters and batches (FSDP2, started by torchrun): the number of GPUs to train on.
+        devices: Numbers of the GPUs that train, one per process; None: those that this process sees, from the first on.
         threads: CPU threads of each.
         checkpoint_every: Train steps per checkpoint.
     """
@@ -114,6 +115,7 @@ class TrainSection(StrictModel):
         default="auto",
     )
     processes: int = Field(default=1, ge=1)
+    devices: tuple[int, ...] | None = None
     threads: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
 
@@ -140,6 +142,14 @@ class TrainSection(StrictModel):
             raise ValueError("lora_alpha and lora_targets are settings of an adapter: set lora_rank with them")
         if self.lora_rank is not None and self.processes > 1:
             raise ValueError("lora_rank trains an adapter in one process: set processes = 1, or leave lora_rank out")
+        return self
+
+    @model_validator(mode="after")
+    def _each_process_has_a_device(self) -> TrainSection:
+        if self.devices is not None and len(set(self.devices)) != self.processes:
+            raise ValueError(
+                f"devices names {len(set(self.devices))} different GPUs for {self.processes} processes: name one for each"
+            )
         return self
 
     @model_validator(mode="after")

@@ -56,12 +56,13 @@ class LoadedModel:
         self.processor.save_pretrained(out_dir)
 
 
-def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
+def load_model(name_or_path: str | Path, device: str = "cpu", *, bfloat16: bool = False) -> LoadedModel:
     """Load a model.
 
     Args:
         name_or_path: A model directory, or the name of a published checkpoint in the local Hugging Face cache.
         device: Name of the torch device.
+        bfloat16: Whether its weights are bfloat16, as frozen ones may be, and not float32.
 
     Returns:
         The model and its processor.
@@ -79,7 +80,8 @@ def load_model(name_or_path: str | Path, device: str = "cpu") -> LoadedModel:
 
     register_legacy_processors()
     try:
-        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+        dtype = torch.bfloat16 if bfloat16 else torch.float32
+        model = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype)
         processor = AutoProcessor.from_pretrained(directory)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(f"cannot load a vision-language model from {name_or_path}: {error}") from error

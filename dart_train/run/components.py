@@ -209,6 +209,8 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         checkpoint_every=train.checkpoint_every,
     )
     spec = _python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)
+    if train.devices is not None:
+        spec = replace(spec, env={**spec.env, "CUDA_VISIBLE_DEVICES": ",".join(map(str, train.devices))})
     if train.processes == 1:
         return spec
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes))
@@ -286,6 +288,8 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
         policy=policy,
         prompt=recipe_prompt(recipe),
         history_images=recipe.model.history_images,
+        min_pixels=recipe.model.min_pixels,
+        max_pixels=recipe.model.max_pixels,
         history=recipe.model.history,
         limits=limits,
         family_limits={

@@ -92,7 +92,16 @@ def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
     found = []
     history = recipe.model.history
     images = 1 if history is not None and history.shrinks else images_per_prompt(recipe)
-    spec = preset(recipe.model.prompt or facts.prompt, images=images, history=history)
+    try:
+        spec = preset(
+            recipe.model.prompt or facts.prompt,
+            images=images,
+            history=history,
+            min_pixels=recipe.model.min_pixels,
+            max_pixels=recipe.model.max_pixels,
+        )
+    except ValueError as error:
+        return [f"model.min_pixels, model.max_pixels: {error}"]
     try:
         needed = spec.images * facts.count_image_tokens(spec, recipe.desktops.resolution) + recipe.rollout.max_tokens
     except ConfigError as error:
@@ -102,7 +111,7 @@ def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
             found.append(
                 f"inference.max_model_len: the images of a prompt and the response take {needed} tokens, "
                 f"{recipe.inference.max_model_len} are allowed: raise it above that and leave space for the text, lower "
-                "model.history_images (or the policy of model.history), or choose a smaller desktops.resolution"
+                "model.history_images (or the policy of model.history) or model.max_pixels, or choose a smaller desktops.resolution"
             )
     if spec.preset not in WARMUP_PROMPTS and recipe.warmup.enabled:
         found.append(

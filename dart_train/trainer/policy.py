@@ -1,7 +1,8 @@
 """The policy that a trainer trains, whole or as an adapter, and its reference model.
 
 Role: load both as the configuration says, and write what is published. Rule: an adapter always has the run's own start model under it, also
-where training goes on from a published version. Non-goals: train steps (`dart_train.trainer.trainer`), peft (`dart_train.model.adapters`).
+where training goes on from a published version; what is frozen is loaded in the data type that it is computed in, so that loading takes no
+more memory than training. Non-goals: train steps (`dart_train.trainer.trainer`), peft (`dart_train.model.adapters`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ Reference = Callable[[], AbstractContextManager[Any]]
 """Gives the transformers model of the KL term for as long as the context lasts."""
 
 
-def load_policy(config: TrainerConfig, start_model: str, device: str) -> LoadedModel:
+def load_policy(config: TrainerConfig, start_model: str, device: str, *, bfloat16: bool = False) -> LoadedModel:
     """Load what is trained.
 
     Args:
         config: The configuration of the trainer.
         start_model: The start model of the run, or a version of it that training goes on from.
         device: Name of the torch device.
+        bfloat16: Whether forward passes run in bfloat16; the weights under an adapter are bfloat16 then. Trained weights are float32.
 
     Returns:
         The policy.
@@ -38,7 +40,7 @@ def load_policy(config: TrainerConfig, start_model: str, device: str) -> LoadedM
     """
     if config.lora is None:
         return load_model(start_model, device)
-    adapted = attach_adapter(load_model(config.start_model, device), config.lora)
+    adapted = attach_adapter(load_model(config.start_model, device, bfloat16=bfloat16), config.lora)
     if start_model != config.start_model and not load_adapter(adapted, Path(start_model)):
         raise ConfigError(
             f"{start_model} holds no adapter, and train.lora_rank is set: continue without it, or begin a new run from that model"
@@ -46,20 +48,21 @@ def load_policy(config: TrainerConfig, start_model: str, device: str) -> LoadedM
     return adapted
 
 
-def open_reference(config: TrainerConfig, policy: LoadedModel, device: str) -> Reference:
+def open_reference(config: TrainerConfig, policy: LoadedModel, device: str, *, bfloat16: bool = False) -> Reference:
     """Open the reference model of the KL term; an adapter's start model needs no second copy.
 
     Args:
         config: The configuration of the trainer.
         policy: What is trained.
         device: Name of the torch device.
+        bfloat16: Whether forward passes run in bfloat16; its weights are bfloat16 then.
 
     Returns:
         The reference model.
     """
     if isinstance(policy, AdaptedModel) and config.reference_model in (None, config.start_model):
         return policy.reference
-    model = load_model(config.reference_model or config.start_model, device).model
+    model = load_model(config.reference_model or config.start_model, device, bfloat16=bfloat16).model
     model.eval().requires_grad_(False)
     return lambda: nullcontext(model)
 

@@ -49,23 +49,26 @@ class TrainedPolicy:
             )
         self.config, self.ranks = config, ranks
         self.compute = ComputeDevice.resolve(config.device, config.dtype)
-        self.loaded = load_policy(config, start_model, self.compute.device)
+        bfloat16 = self.compute.bfloat16
+        # Shards go to their device layer by layer: no GPU ever holds a whole model of several ranks.
+        loads_on = self.compute.device if ranks.size == 1 else "cpu"
+        self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16)
         set_up_training(self.loaded.model, config.gradient_checkpointing, config.freeze_vision)
-        if self.compute.bfloat16:
+        if bfloat16:
             cast_frozen(self.loaded.model, torch.bfloat16)
         self.scorer = PolicyScorer(self.loaded.model)
         self._writer = PolicyWriter(config)
         self._open_reference: Reference | None = None
         self._reference = self.scorer
         if config.loss.kl_coefficient:
-            self._open_reference = open_reference(config, self.loaded, self.compute.device)
+            self._open_reference = open_reference(config, self.loaded, loads_on, bfloat16=bfloat16)
             with self._open_reference() as model:
                 self._reference = self.scorer if model is self.loaded.model else PolicyScorer(model)
         for scorer in {id(each): each for each in (self.scorer, self._reference)}.values():
             if self.compute.device == "cpu":
                 optimize_vision_for_cpu(scorer.model)
             if ranks.size > 1:
-                shard(scorer, self.compute.device, self.compute.bfloat16)
+                shard(scorer, self.compute.device, bfloat16)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
             self.trained().values(),

@@ -121,9 +121,9 @@ def test_the_kl_term_takes_that_reference_and_no_second_model(
     loads: list[str] = []
     original = load_model
 
-    def counted(path: Any, *rest: Any) -> LoadedModel:
+    def counted(path: Any, *rest: Any, **options: Any) -> LoadedModel:
         loads.append(str(path))
-        return original(path, *rest)
+        return original(path, *rest, **options)
 
     monkeypatch.setattr("dart_train.trainer.policy.load_model", counted)
     loss = {"kl_coefficient": 0.5}
@@ -285,3 +285,24 @@ def test_settings_that_do_not_fit_are_one_sentence(model_dir: Path, root: Path) 
     with pytest.raises(ValidationError, match="publish = 'adapter' needs `lora`"):
         config_of(root, model_dir, publish="adapter")
     assert (LoraSettings(rank=8).scale, LoraSettings(rank=8, alpha=4).scale) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_frozen_is_loaded_in_the_data_type_that_it_is_computed_in(
+    root: Path, model_dir: Path, images: ImageStore, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    loads: list[torch.dtype] = []
+
+    def loading(*args: Any, **kwargs: Any) -> LoadedModel:
+        found = load_model(*args, **kwargs)
+        loads.append(next(found.model.parameters()).dtype)
+        return found
+
+    monkeypatch.setattr("dart_train.trainer.policy.load_model", loading)
+    frozen = getattr(torch, dtype)
+    adapted = trainer_on(root, model_dir, images, dtype=dtype)
+    assert loads == [frozen], "the base of an adapter"
+    assert {value.dtype for value in adapted._policy.trained().values()} == {torch.float32}
+    whole = trainer_on(root, model_dir, images, dtype=dtype, lora=None, loss={"kl_coefficient": 0.1})
+    assert loads[1:] == [torch.float32, frozen], "the whole policy, then its reference"
+    assert {value.dtype for value in whole._policy.trained().values()} == {torch.float32}

@@ -13,6 +13,8 @@ import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from dart_agent.prompts.builder import preset
+from dart_envs.tasks import load_suite
 from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.curation.experience_pool import ExperiencePoolSettings
@@ -101,7 +103,8 @@ def test_a_recipe_extends_another_key_by_key(tmp_path: Path) -> None:
         ('extends = "a.toml"', "", "in a circle"),
         ('extends = "."', "", "cannot be read: Is a directory"),
         ('extends = "c.toml"', "", "which .*a.toml extends, does not exist"),
-        ("extends = 3", "", "path of one recipe"),
+        ("extends = 3", "", "path of a recipe, or a list"),
+        ('extends = ["b.toml", 3]', "", "path of a recipe, or a list"),
     ],
 )
 def test_a_wrong_composition_is_refused(tmp_path: Path, first: str, second: str, expected: str) -> None:
@@ -187,12 +190,59 @@ def test_dry_run_prints_the_resolved_recipe_and_starts_nothing(tmp_path: Path) -
     assert not (tmp_path / "runs").exists()
 
 
-def test_shipped_recipes_are_valid() -> None:
-    folder = Path(__file__).resolve().parents[3] / "dart_train" / "recipes"
-    recipes = sorted(folder.glob("*.toml"))
-    assert recipes
-    for path in recipes:
-        load_recipe(path)
+RECIPES = Path(__file__).resolve().parents[3] / "dart_train" / "recipes"
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_shipped_recipe_asks_for_what_exists(path: Path) -> None:
+    recipe = load_recipe(path)
+    suite = load_suite(recipe.tasks.suite)
+    assert recipe.desktops.image == suite.image
+    assert set(recipe.tasks.families) <= {name for name, family in suite.families.items() if not family.held_out}
+    assert recipe.eval.episodes <= len(suite.tasks("validation", recipe.tasks.families))
+    assert recipe.run.name == path.stem
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*gpu.toml")), ids=lambda path: path.stem)
+def test_a_shipped_recipe_for_gpus_fits_its_context_and_its_gpus(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.model.prompt is not None
+    spec = preset(recipe.model.prompt, images=recipe.model.history_images, max_pixels=recipe.model.max_pixels)
+    width, height = spec.picture_wh(recipe.desktops.resolution)
+    images = spec.images * width * height // spec.multiple**2
+    texts = recipe.tasks.max_steps * 100 + 1000
+    assert images + texts + recipe.rollout.max_tokens <= recipe.inference.max_model_len
+    assert recipe.train.micro_batch_tokens >= recipe.inference.max_model_len, "one stream is one pass"
+    engines, trainers = set(recipe.inference.devices or ()), set(recipe.train.devices or ())
+    assert engines | trainers == set(range(int(path.stem.rpartition("-")[2].removesuffix("gpu"))))
+    assert not engines & trainers or recipe.inference.gpu_memory_fraction <= 0.6
+    assert (recipe.train.dtype, recipe.inference.dtype) == ("bfloat16", "bfloat16")
+
+
+def test_a_recipe_extends_several_others_the_later_over_the_earlier(tmp_path: Path) -> None:
+    write(tmp_path, GOOD)
+    (tmp_path / "a.toml").write_text("[train]\nupdates = 4\nepochs = 2\n", encoding="utf-8")
+    (tmp_path / "b.toml").write_text("[train]\nupdates = 5\n", encoding="utf-8")
+    top = tmp_path / "top.toml"
+    top.write_text('extends = ["recipe.toml", "a.toml", "b.toml"]\n[run]\nname = "top"\n', encoding="utf-8")
+    recipe = load_recipe(top)
+    assert (recipe.train.updates, recipe.train.epochs, recipe.run.name) == (5, 2, "top")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("train.devices=[0, 1]",), "names 2 different GPUs for 1 processes"),
+        (("train.processes=2", "train.devices=[1, 1]"), "names 1 different GPUs for 2 processes"),
+        (
+            ("train.devices=[0]", "inference.workers=1", "inference.devices=[0]"),
+            "train.devices and inference.devices share GPU 0",
+        ),
+    ],
+)
+def test_gpus_that_do_not_fit_are_refused(tmp_path: Path, overrides: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        load_recipe(write(tmp_path, GOOD), overrides)
 
 
 @pytest.mark.parametrize(

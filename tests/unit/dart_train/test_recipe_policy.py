@@ -191,6 +191,28 @@ def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
     assert written(chosen) == ["cpu", "float32", 2, "cpu", "float32"]
 
 
+def test_the_pixels_of_a_recipe_bound_the_pictures_of_rollouts(checkpoint: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    sizes = []
+    for section in ({"max_pixels": 200 * 32 * 32}, {}):
+        (spec,) = components.rollout_workers(recipe_of(checkpoint, model=section), paths, "vllm")
+        sizes.append(load_worker_config(Path(spec.argv[-1])).prompt_spec.picture_wh((1920, 1080)))
+    assert sizes[0][0] * sizes[0][1] <= 200 * 32 * 32 < sizes[1][0] * sizes[1][1]
+    (problem,) = recipe_policy.problems(recipe_of(checkpoint, model={"max_pixels": 100}))
+    assert "max_pixels" in problem
+    assert "has no picture of" in problem
+
+
+def test_the_trainer_sees_the_gpus_that_the_recipe_names(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
+    named = components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [6, 4]}), paths)
+    assert named.env["CUDA_VISIBLE_DEVICES"] == "6,4"
+    assert "CUDA_VISIBLE_DEVICES" not in components.trainer(recipe_of("", **tiny), paths).env
+
+
 def test_several_training_processes_are_started_by_torchrun(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     paths.make()

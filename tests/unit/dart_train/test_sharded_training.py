@@ -73,8 +73,8 @@ def config(root: Path, name: str, **changes: Any) -> TrainerConfig:
 def train(settings: TrainerConfig, batches: list[Batch], ranks: Ranks, latest: VersionRecord | None = None) -> None:
     load = policy.load_model
 
-    def load_double(*args: Any) -> LoadedModel:
-        found = load(*args)
+    def load_double(*args: Any, **options: Any) -> LoadedModel:
+        found = load(*args, **options)
         return replace(found, model=found.model.double())
 
     policy.load_model = load_double
