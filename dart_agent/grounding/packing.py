@@ -1,0 +1,219 @@
+"""Images with their questions as the tensors of one forward pass.
+
+Role: `pack` arranges each image and any number of questions about it in one row, so that every question sees the image and itself only, at
+the positions that it would have alone; the image's features are computed once. Rule: the attention of a packed question is that of the
+same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer ends with the pointer tokens in an
+action (one triple for a click, two for a drag) or refuses; with `placeholder` answers the head needs no decoding. Non-goals: the forward
+pass, choosing questions.
+Axes: B images, T tokens, Q questions of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dart_agent.grounding.labels import PatchGrid
+from dart_agent.grounding.model import (
+    END_OF_ACTION,
+    POINTER_END,
+    POINTER_PAD,
+    POINTER_START,
+    RECIPIENT,
+    GroundingModel,
+)
+from dart_agent.prompts.chat_template import render_chat
+from dart_envs.types import RgbImage
+
+NO_LABEL = -100
+_IMAGE = "<|image_pad|>"
+_POINTER = f"{POINTER_START}{POINTER_PAD}{POINTER_END}"
+_TO_DESKTOP, _TO_USER = "os\n", "all\n"
+"""The recipient of an answer: the desktop takes actions, the user is told that nothing fits."""
+_ACTIONS = {
+    1: f"pyautogui.click({_POINTER})",
+    2: f"pyautogui.dragTo(from_coord={_POINTER}, to_coord={_POINTER})",
+}
+MAX_TARGETS = max(_ACTIONS)
+
+
+def answer_text(targets: int) -> str:
+    """The answer with so many targets.
+
+    Args:
+        targets: 1 for a click, 2 for a drag, 0 for a refusal.
+
+    Returns:
+        The text after the head of the assistant's turn.
+    """
+    if targets == 0:
+        return f"{RECIPIENT}{_TO_USER}None{END_OF_ACTION}"
+    return f"{RECIPIENT}{_TO_DESKTOP}{_ACTIONS[targets]}{END_OF_ACTION}"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedQuestions:
+    """Rows of one forward pass, right-padded.
+
+    Attributes:
+        input_ids_BT: Token ids, int64.
+        labels_BT: The token to predict from the position before it; NO_LABEL outside answers and at the end of a pointer.
+        position_ids_3BT: Positions along time, height and width.
+        attention_mask_B1TT: True where a token may attend.
+        pixel_values: Patches of all images.
+        image_grid_thw: Patches along time, height and width, [B, 3].
+        grids: Visual tokens of each image.
+        pointers: By image and question: positions of the pointer tokens.
+        recipients: By image and question: position of the token that predicts the recipient.
+    """
+
+    input_ids_BT: Tensor
+    labels_BT: Tensor
+    position_ids_3BT: Tensor
+    attention_mask_B1TT: Tensor
+    pixel_values: Tensor
+    image_grid_thw: Tensor
+    grids: tuple[PatchGrid, ...]
+    pointers: tuple[tuple[tuple[int, ...], ...], ...]
+    recipients: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question about an image, with the form of its answer.
+
+    Attributes:
+        instruction: What is asked.
+        targets: How many points the answer has; 0: it refuses.
+    """
+
+    instruction: str
+    targets: int = 1
+
+
+def pack(
+    model: GroundingModel, images: Sequence[RgbImage], questions_B: Sequence[Sequence[Question]]
+) -> PackedQuestions:
+    """Pack images with their questions.
+
+    Args:
+        model: The model.
+        images: Images, uint8 [H, W, 3] each; the processor resizes them.
+        questions_B: Questions of each image, at least one.
+
+    Returns:
+        The rows.
+
+    Raises:
+        ValueError: The chat template names the task before the image.
+    """
+    features = model.processor.image_processor(images=list(images), return_tensors="pt")
+    thw = features["image_grid_thw"]
+    grids = tuple(
+        PatchGrid.of(grid.tolist(), model.merge_size, (image.shape[1], image.shape[0]))
+        for grid, image in zip(thw, images, strict=True)
+    )
+    rows = [_row(model, grid, thw_3, questions) for grid, thw_3, questions in zip(grids, thw, questions_B, strict=True)]
+    width = max(len(row.ids) for row in rows)
+    ids_BT = torch.zeros(len(rows), width, dtype=torch.int64)
+    labels_BT = torch.full((len(rows), width), NO_LABEL, dtype=torch.int64)
+    positions_3BT = torch.zeros(3, len(rows), width, dtype=torch.int64)
+    blocks_BT = torch.full((len(rows), width), -1, dtype=torch.int64)
+    for index, row in enumerate(rows):
+        length = len(row.ids)
+        ids_BT[index, :length] = torch.tensor(row.ids)
+        labels_BT[index, :length] = torch.tensor(row.labels)
+        positions_3BT[:, index, :length] = row.positions_3L
+        blocks_BT[index, :length] = torch.tensor(row.blocks)
+    sees = (blocks_BT[:, :, None] == blocks_BT[:, None, :]) | (blocks_BT[:, None, :] == 0)
+    causal = torch.ones(width, width, dtype=torch.bool).tril()
+    return PackedQuestions(
+        input_ids_BT=ids_BT,
+        labels_BT=labels_BT,
+        position_ids_3BT=positions_3BT,
+        attention_mask_B1TT=(sees & causal)[:, None],
+        pixel_values=features["pixel_values"],
+        image_grid_thw=thw,
+        grids=grids,
+        pointers=tuple(tuple(row.pointers) for row in rows),
+        recipients=tuple(tuple(row.recipients) for row in rows),
+    )
+
+
+@dataclass(slots=True)
+class _Row:
+    ids: list[int]
+    labels: list[int]
+    blocks: list[int]
+    positions_3L: Tensor
+    pointers: list[tuple[int, ...]]
+    recipients: list[int]
+
+
+def _row(model: GroundingModel, grid: PatchGrid, thw_3: Tensor, questions: Sequence[Question]) -> _Row:
+    before, shared = _prefix(model)
+    prefix = [*_encode(model, before), *_encode(model, _IMAGE) * grid.cells, *_encode(model, shared)]
+    positions = [_positions(model, prefix, thw_3)]
+    row = _Row(list(prefix), [NO_LABEL] * len(prefix), [0] * len(prefix), positions[0], [], [])
+    first = int(positions[0].max()) + 1
+    for number, question in enumerate(questions, 1):
+        prompt = _encode(model, _question_text(model, question.instruction, before, shared))
+        answer = _encode(model, answer_text(question.targets))
+        start = len(row.ids) + len(prompt)
+        row.ids += prompt + answer
+        row.labels += [NO_LABEL] * len(prompt) + [_label(model, token) for token in answer]
+        length = len(prompt) + len(answer)
+        row.blocks += [number] * length
+        positions.append((first + torch.arange(length)).expand(3, length))
+        row.pointers.append(tuple(start + at for at, token in enumerate(answer) if token == model.pad_id))
+        row.recipients.append(start)
+    row.positions_3L = torch.cat(positions, dim=1)
+    return row
+
+
+def _label(model: GroundingModel, token: int) -> int:
+    """The token, except for the end of a pointer, which decoding forces."""
+    return NO_LABEL if token == model.backbone.config.pointer_end_token_id else token
+
+
+def _prefix(model: GroundingModel) -> tuple[str, str]:
+    """The text before the image, and what follows it in every prompt."""
+    before, after = _render(model, "").split(_IMAGE)
+    end = "<|vision_end|>"
+    return before, after[: after.index(end) + len(end)]
+
+
+def _question_text(model: GroundingModel, instruction: str, before: str, shared: str) -> str:
+    if _IMAGE in instruction:
+        raise ValueError(f"an instruction cannot contain {_IMAGE}")
+    begun, after = _render(model, instruction).split(_IMAGE)
+    if begun != before:
+        raise ValueError("the chat template names the task before the image, so that questions cannot share an image")
+    return after.removeprefix(shared).removesuffix("\n")
+
+
+def _render(model: GroundingModel, instruction: str) -> str:
+    """The prompt's text; its answer begins with the recipient where the template has a line break."""
+    user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction}]}
+    system = [{"role": "system", "content": model.system}] if model.system else []
+    return render_chat(model.processor, [*system, user])
+
+
+def _encode(model: GroundingModel, text: str) -> list[int]:
+    return list(model.tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def _positions(model: GroundingModel, prefix: Sequence[int], thw_3: Tensor) -> Tensor:
+    ids: Any = torch.tensor([list(prefix)])
+    positions, _ = model.backbone.model.get_rope_index(
+        ids,
+        image_grid_thw=thw_3[None],
+        attention_mask=torch.ones_like(ids),
+        mm_token_type_ids=(ids == model.backbone.config.image_token_id).to(torch.int32),
+    )
+    found: Tensor = positions[:, 0]
+    return found
