@@ -232,6 +232,36 @@ def simulate(
         raise _fail(str(error)) from None
 
 
+@app.command()
+def plan(
+    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/ui-tars-1.5-7b-8gpu.toml")],
+    overrides: Overrides = None,
+    runs_dir: RunsDir = Path("runs"),
+    gpu_gib: Annotated[float, typer.Option("--gpu-gib", min=1, help="memory of a GPU in GiB")] = 80.0,
+    tflops: Annotated[
+        float, typer.Option("--tflops", min=1, help="dense bfloat16 TFLOP/s of a GPU; 989: H100 SXM")
+    ] = 989.0,
+    mfu: Annotated[
+        float, typer.Option("--mfu", min=0.01, max=1, help="fraction of them that train steps reach")
+    ] = 0.35,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write all figures to this file")] = None,
+) -> None:
+    """Predict memory, disk and time of a recipe's components, and say what does not fit and what to change. Nothing is started.
+
+    Exit code 1: something does not fit on GPUs of the given size or on this host.
+    """
+    checked = _recipe(recipe, overrides or [])
+    from dart_train.plan.command import run_plan
+    from dart_train.plan.forecast import Assumptions
+
+    try:
+        problems = run_plan(checked, runs_dir, Assumptions(gpu_gib=gpu_gib, tflops=tflops, mfu=mfu), json_file)
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+    if problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:

@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.layouts import LAYOUTS
 from dart_envs.errors import UnsupportedCapabilityError
+from dart_train.model.layouts import LAYOUTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "server")])

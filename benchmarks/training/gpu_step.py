@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.layouts import IMAGE_TOKEN, build
 from benchmarks.training.recorded_batch import Size, write_batch
 from dart_agent.data_client.image_store import ImageStore
+from dart_train.model.layouts import IMAGE_TOKEN, build
 from dart_train.trainer import policy
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.trainer import Trainer

@@ -136,7 +136,7 @@ def _resource_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
             f"{existing} has {free_disk_gib:.1f} GiB free, the recipe asks for {recipe.limits.min_free_disk_gib:g}: "
             "free some space or lower limits.min_free_disk_gib"
         )
-    free_memory_gib = _available_memory_bytes() / GIB
+    free_memory_gib = available_memory_bytes() / GIB
     if free_memory_gib < recipe.limits.min_free_memory_gib:
         problems.append(
             f"{free_memory_gib:.1f} GiB of memory are available, the recipe asks for {recipe.limits.min_free_memory_gib:g}: "
@@ -147,7 +147,15 @@ def _resource_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
     return problems
 
 
-def _available_memory_bytes() -> int:
+def available_memory_bytes() -> int:
+    """Read how much memory this host has available.
+
+    Returns:
+        Bytes.
+
+    Raises:
+        RecipeError: The host is no Linux.
+    """
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -1,0 +1,166 @@
+"""Memory of the trainer and of the inference workers, per GPU.
+
+Role: pure functions from a recipe and the size of its policy to bytes. Rule: weights, gradients, optimiser and key-value cache are exact
+products; activations are an estimate, and are named so. Sources: bytes per parameter of AdamW with float32 master weights (arXiv
+1910.02054, section 3.1); activations of a transformer layer (arXiv 2205.05198, section 4). Non-goals: measuring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from dart_train.config import Recipe
+from dart_train.plan.policy_size import PolicySize
+
+GIB = 2**30
+FLOAT32, BFLOAT16 = 4, 2
+RESERVED = 2 * GIB
+"""Assumed: CUDA context, fragmentation, buffers of collectives."""
+SCORE_BYTES = GIB // 2
+"""Assumed: logits of one chunk of positions, with their gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """Bytes of one process of the trainer.
+
+    Attributes:
+        trained_weights: Float32 master weights.
+        gradients: Their gradients, float32.
+        optimizer: Two moments of AdamW, float32.
+        frozen_weights: Weights that are not trained.
+        reference: A second model for the KL term.
+        compute_copies: Copies of weights in the data type of matrix products.
+        activations: Estimate: what a micro-batch keeps for its backward pass.
+        scores: Estimate: logits of one chunk.
+        reserved: Estimate: everything else.
+    """
+
+    trained_weights: int
+    gradients: int
+    optimizer: int
+    frozen_weights: int
+    reference: int
+    compute_copies: int
+    activations: int
+    scores: int = SCORE_BYTES
+    reserved: int = RESERVED
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(asdict(self).values())
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """Bytes of one inference worker on one of its GPUs.
+
+    Attributes:
+        share: What the worker may take.
+        weights: Weights on this GPU.
+        reserved: Estimate: activations and graphs.
+        kv_cache: What is left for the key-value cache; negative where the weights do not fit.
+        kv_tokens: Tokens that fit into the cache of all GPUs of the worker.
+    """
+
+    share: int
+    weights: int
+    reserved: int
+    kv_cache: int
+    kv_tokens: int
+
+
+def trained_parameters(recipe: Recipe, size: PolicySize) -> int:
+    """Count what is trained: an adapter, the language model, or everything.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+
+    Returns:
+        Number of parameters.
+    """
+    rank = recipe.train.lora_rank
+    if rank is not None:
+        return sum(rank * (rows + columns) for rows, columns in size.parameters.linear)
+    return size.parameters.total - (size.parameters.vision if recipe.train.freeze_vision else 0)
+
+
+def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
+    """Predict the memory of one process of the trainer.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+
+    Returns:
+        The bytes.
+    """
+    train, ranks = recipe.train, recipe.train.processes
+    half = train.dtype == "bfloat16" or (train.dtype == "auto" and train.device == "cuda")
+    compute = BFLOAT16 if half else FLOAT32
+    trained = trained_parameters(recipe, size)
+    frozen = size.parameters.total - (0 if train.lora_rank is not None else trained)
+    second = bool(train.kl_coefficient) and train.lora_rank is None
+    gathered = 2 * size.parameters.largest_layer * compute
+    cast = trained * compute if half and train.lora_rank is None else 0
+    return TrainerMemory(
+        trained_weights=FLOAT32 * trained // ranks,
+        gradients=FLOAT32 * trained // ranks,
+        optimizer=2 * FLOAT32 * trained // ranks,
+        frozen_weights=compute * frozen // ranks,
+        reference=compute * size.parameters.total // ranks if second else 0,
+        compute_copies=gathered if ranks > 1 else cast,
+        activations=activation_bytes(recipe, size, train.micro_batch_tokens, compute),
+    )
+
+
+def activation_bytes(recipe: Recipe, size: PolicySize, tokens: int, compute: int) -> int:
+    """Estimate what a micro-batch keeps for its backward pass.
+
+    A layer keeps about 16 values of the width and 3 of its MLP's width per token. With checkpointing each layer keeps its input, and one
+    layer at a time is computed again.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+        tokens: Tokens of the micro-batch.
+        compute: Bytes of a value.
+
+    Returns:
+        Bytes.
+    """
+    stream = FLOAT32 if recipe.train.processes == 1 and recipe.train.lora_rank is None else compute
+    layer = tokens * (16 * size.hidden + 3 * size.intermediate) * compute
+    found = (
+        size.layers * tokens * size.hidden * stream + layer
+        if recipe.train.gradient_checkpointing
+        else size.layers * layer
+    )
+    if recipe.train.lora_rank is None and not recipe.train.freeze_vision:
+        patches = tokens * size.patches // max(1, size.image_tokens)
+        vision_layer = patches * 24 * size.vision_hidden * compute
+        kept = size.vision_layers * patches * size.vision_hidden * compute
+        found += kept + vision_layer if recipe.train.gradient_checkpointing else size.vision_layers * vision_layer
+    return found
+
+
+def engine_memory(recipe: Recipe, size: PolicySize, gpu_bytes: int) -> EngineMemory:
+    """Predict the memory of an inference worker on one GPU.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+        gpu_bytes: Memory of a GPU.
+
+    Returns:
+        The bytes.
+    """
+    section = recipe.inference
+    share = int(gpu_bytes * section.gpu_memory_fraction)
+    weights = (FLOAT32 if section.dtype == "float32" else BFLOAT16) * size.parameters.total // section.tensor_parallel
+    free = share - weights - RESERVED
+    cache = free if section.kv_cache_mib is None else min(free, section.kv_cache_mib * 2**20)
+    per_gpu = max(1, size.kv_bytes_per_token // section.tensor_parallel)
+    return EngineMemory(share, weights, RESERVED, cache, max(0, cache // per_gpu))

@@ -1,0 +1,138 @@
+"""What of a plan does not fit, and what to change.
+
+Role: pure comparisons; one sentence per problem with the keys of the recipe that mend it. Rule: a change is proposed only where the
+prediction with it fits. Non-goals: predictions (`memory`, `forecast`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dart_train.config import Recipe
+from dart_train.plan.forecast import DiskForecast
+from dart_train.plan.memory import GIB, EngineMemory, trainer_memory
+from dart_train.plan.policy_size import PolicySize
+
+LORA_RANK = 64
+DESKTOP_BYTES = 2 * GIB
+"""What a desktop may use at most (`DART_DESKTOP_MEMORY_MIB`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostResources:
+    """What a host has.
+
+    Attributes:
+        gpu_bytes: Memory of a GPU.
+        memory_bytes: Available memory of the host.
+        disk_bytes: Free space of the file system of the run folder.
+    """
+
+    gpu_bytes: int
+    memory_bytes: int
+    disk_bytes: int
+
+
+def trainer_room(recipe: Recipe, host: HostResources) -> int:
+    """Compute what a process of the trainer may take of its GPU.
+
+    Args:
+        recipe: The recipe.
+        host: The host.
+
+    Returns:
+        Bytes: all of it, or what inference workers on the same GPU leave.
+    """
+    shared = set(recipe.train.devices or ()) & set(recipe.inference.devices or ())
+    return host.gpu_bytes - (int(host.gpu_bytes * recipe.inference.gpu_memory_fraction) if shared else 0)
+
+
+def find_problems(
+    recipe: Recipe, size: PolicySize, engine: EngineMemory, disk: DiskForecast, host: HostResources
+) -> list[str]:
+    """Compare a plan with a host.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+        engine: Memory of an inference worker.
+        disk: Forecast of the disk.
+        host: The host.
+
+    Returns:
+        One sentence per problem, with the fix.
+    """
+    found = [
+        *_context_problems(recipe, size),
+        *_engine_problems(recipe, size, engine),
+        *_trainer_problems(recipe, size, host),
+    ]
+    on_disk = disk.checkpoints + disk.versions + disk.images
+    if on_disk > host.disk_bytes:
+        found.append(
+            f"disk: a run leaves about {on_disk / GIB:.0f} GiB, and {host.disk_bytes / GIB:.0f} GiB are free: choose another --runs-dir, "
+            "keep images elsewhere (data.images_url), or lower train.updates"
+        )
+    needed = recipe.desktops.count * DESKTOP_BYTES
+    if recipe.desktops.farm is None and needed > host.memory_bytes:
+        fits = max(1, host.memory_bytes // DESKTOP_BYTES)
+        found.append(
+            f"desktops: {recipe.desktops.count} of them may take {needed / GIB:.0f} GiB, and this host has "
+            f"{host.memory_bytes / GIB:.0f} GiB available: set desktops.count = {fits}, or desktops.farm to a farm on another host"
+        )
+    return found
+
+
+def _context_problems(recipe: Recipe, size: PolicySize) -> list[str]:
+    longest = size.prompt_tokens(recipe.tasks.max_steps - 1) + recipe.rollout.max_tokens
+    if longest <= recipe.inference.max_model_len:
+        return []
+    return [
+        f"context: the last step of {recipe.tasks.max_steps} has about {longest} tokens with its answer, and inference.max_model_len is "
+        f"{recipe.inference.max_model_len}: raise it to {-(-longest // 1024) * 1024}, or lower model.max_pixels or model.history_images"
+    ]
+
+
+def _engine_problems(recipe: Recipe, size: PolicySize, engine: EngineMemory) -> list[str]:
+    if engine.kv_tokens >= recipe.inference.max_model_len:
+        return []
+    return [
+        f"inference: {engine.share / GIB:.0f} GiB of a GPU hold {engine.weights / GIB:.1f} GiB of weights and a key-value cache of "
+        f"{engine.kv_tokens} tokens, less than inference.max_model_len = {recipe.inference.max_model_len}: raise "
+        f"inference.gpu_memory_fraction, set inference.tensor_parallel = {2 * recipe.inference.tensor_parallel}, or lower max_model_len"
+    ]
+
+
+def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> list[str]:
+    room = trainer_room(recipe, host)
+    memory = trainer_memory(recipe, size)
+    if memory.total <= room:
+        return []
+    changes: list[dict[str, Any]] = (
+        [{"gradient_checkpointing": True}] if not recipe.train.gradient_checkpointing else []
+    )
+    least = recipe.inference.max_model_len
+    if recipe.train.micro_batch_tokens > least:
+        changes += [{**each, "micro_batch_tokens": least} for each in ({}, *changes)]
+    if recipe.train.lora_rank is None:
+        ranks = recipe.train.processes
+        changes += [
+            {"processes": 2 * ranks, "gradient_checkpointing": True},
+            {"processes": 4 * ranks, "gradient_checkpointing": True},
+        ]
+        if ranks == 1:
+            changes.append({"lora_rank": LORA_RANK, "gradient_checkpointing": True})
+    fitting = [each for each in changes if _with(recipe, size, each) <= room]
+    told = "; or ".join(
+        ", ".join(f"train.{key} = {str(value).lower()}" for key, value in each.items()) for each in fitting
+    )
+    return [
+        f"trainer: a process takes about {memory.total / GIB:.0f} GiB of a GPU, and {room / GIB:.0f} GiB are there for it: "
+        + (f"set {told}" if told else "use GPUs with more memory, or a smaller policy")
+    ]
+
+
+def _with(recipe: Recipe, size: PolicySize, changes: dict[str, Any]) -> int:
+    changed = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
+    return trainer_memory(changed, size).total

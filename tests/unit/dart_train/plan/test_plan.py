@@ -1,0 +1,208 @@
+"""Predictions of `dart-train plan` against real models and files, and proposals that mend what does not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_harness import batch_of, config_of, tiny_model
+from typer.testing import CliRunner
+
+from dart_agent.data_client.image_store import ImageStore
+from dart_train.cli import app
+from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.model.adapters import LoraSettings, attach_adapter
+from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
+from dart_train.plan.forecast import (
+    Assumptions,
+    DiskForecast,
+    TimeForecast,
+    forecast_disk,
+    forecast_time,
+    passes,
+    version_bytes,
+)
+from dart_train.plan.memory import GIB, EngineMemory, engine_memory, trained_parameters, trainer_memory
+from dart_train.plan.policy_size import PolicySize, read_policy_size
+from dart_train.plan.verdict import HostResources, find_problems, trainer_room
+from dart_train.trainer.trainer import Trainer
+
+RECIPES = Path(__file__).resolve().parents[4] / "dart_train" / "recipes"
+LARGE = HostResources(gpu_bytes=80 * GIB, memory_bytes=2000 * GIB, disk_bytes=2000 * GIB)
+NO_DISK = DiskForecast(0, 0, 0, 0.0)
+
+
+def recipe_of(name: str, *overrides: str) -> Recipe:
+    return load_recipe(RECIPES / f"{name}.toml", overrides)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recipe, PolicySize]:
+    """A small checkpoint on disk, a recipe on it, and its size."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("plan")
+    directory, _ = tiny_model(root)
+    recipe = recipe_of(
+        "qwen3-vl-8b-1gpu",
+        f'model.path="{directory}"',
+        "model.max_pixels=none",
+        "train.lora_rank=none",
+        "inference.publish=model",
+    )
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"dtype": "float32", "device": "cpu"})})
+    return directory, recipe, read_policy_size(recipe)
+
+
+@pytest.mark.parametrize(
+    ("layout", "total"),
+    [("qwen2.5-vl-3b", 3_754_622_976), ("qwen2.5-vl-7b", 8_292_166_656), ("qwen3-vl-8b", 8_767_123_696)],
+)
+def test_published_layouts_have_their_published_numbers_of_parameters(layout: str, total: int) -> None:
+    assert count_parameters(layout_config(layout)).total == total
+
+
+@pytest.mark.parametrize("layout", sorted(LAYOUTS))
+def test_counts_are_those_of_a_model_that_is_there(layout: str) -> None:
+    loaded = build(layout, "cpu", tiny=True)
+    counts = count_parameters(layout_config(layout, tiny=True))
+    assert counts.total == sum(parameter.numel() for parameter in loaded.model.parameters())
+    adapted = attach_adapter(loaded, LoraSettings(rank=4))
+    trained = sum(parameter.numel() for parameter in adapted.model.parameters() if parameter.requires_grad)
+    assert sum(4 * (rows + columns) for rows, columns in counts.linear) == trained
+
+
+def test_weights_gradients_and_optimizer_are_those_of_a_real_trainer(
+    tiny: tuple[Path, Recipe, PolicySize], tmp_path: Path
+) -> None:
+    directory, recipe, size = tiny
+    images = ImageStore(tmp_path / "images")
+    trainer = Trainer(config_of(tmp_path, directory), images)
+    trainer.setup(str(directory), 0, None)
+    _, loaded = tiny_model(tmp_path / "again")
+    trainer.step(batch_of(loaded, images))
+    tensors = trainer._policy.tensors()
+    weights = sum(value.nbytes for name, value in tensors.items() if name.startswith("model."))
+    moments = sum(value.nbytes for name, value in tensors.items() if "exp_avg" in name)
+    predicted = trainer_memory(recipe, size)
+    assert (predicted.trained_weights, predicted.gradients, predicted.optimizer) == (weights, weights, moments)
+    assert predicted.frozen_weights == 0
+
+
+def test_a_published_version_has_the_predicted_size(tiny: tuple[Path, Recipe, PolicySize]) -> None:
+    directory, recipe, size = tiny
+    as_trained = recipe.model_copy(
+        update={"inference": recipe.inference.model_copy(update={"transfer_dtype": "as_trained"})}
+    )
+    files = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    assert version_bytes(as_trained, size) == pytest.approx(files, rel=0.02)
+
+
+def test_a_gpu_that_is_shared_has_less_room() -> None:
+    shared, own = recipe_of("qwen3-vl-8b-1gpu"), recipe_of("qwen3-vl-8b-8gpu")
+    assert (trainer_room(shared, LARGE), trainer_room(own, LARGE)) == (40 * GIB, 80 * GIB)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*gpu.toml")), ids=lambda path: path.stem)
+def test_a_shipped_recipe_fits_gpus_of_80_gib(path: Path) -> None:
+    recipe = load_recipe(path)
+    size = read_policy_size(recipe)
+    assert find_problems(recipe, size, engine_memory(recipe, size, LARGE.gpu_bytes), NO_DISK, LARGE) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "gpu_gib"),
+    [
+        ("ui-tars-1.5-7b-8gpu", ("train.gradient_checkpointing=false",), 80),
+        ("ui-tars-1.5-7b-8gpu", (), 40),
+        ("ui-tars-1.5-7b-8gpu", ("train.processes=1", "train.devices=[4]"), 80),
+        ("qwen3-vl-8b-4gpu", ("train.micro_batch_tokens=128000",), 80),
+    ],
+)
+def test_every_change_that_is_proposed_for_the_trainer_mends_it(
+    name: str, overrides: tuple[str, ...], gpu_gib: int
+) -> None:
+    recipe = recipe_of(name, *overrides)
+    size, host = read_policy_size(recipe), replace(LARGE, gpu_bytes=gpu_gib * GIB)
+    engine = engine_memory(recipe, size, 80 * GIB)
+    (problem,) = find_problems(recipe, size, engine, NO_DISK, host)
+    assert problem.startswith("trainer: a process takes about")
+    proposals = [
+        dict(re.findall(r"train\.(\w+) = (\w+)", each)) for each in problem.partition("set ")[2].split("; or ")
+    ]
+    assert proposals
+    for proposal in proposals:
+        changes = {
+            key: value == "true" if value in ("true", "false") else int(value) for key, value in proposal.items()
+        }
+        mended = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
+        assert find_problems(mended, size, engine, NO_DISK, host) == []
+
+
+def test_engine_context_disk_and_desktops_that_do_not_fit_are_told() -> None:
+    recipe = recipe_of("ui-tars-1.5-7b-8gpu", "inference.max_model_len=12000")
+    size = read_policy_size(recipe)
+    small = engine_memory(recipe, size, 18 * GIB)
+    host = replace(LARGE, memory_bytes=20 * GIB, disk_bytes=GIB)
+    disk = DiskForecast(checkpoints=GIB, versions=GIB, images=0, steps=0.0)
+    told = find_problems(recipe, size, small, disk, host)
+    assert [each.partition(":")[0] for each in told] == ["context", "inference", "disk", "desktops"]
+    assert "set inference.tensor_parallel = 2" in told[1]
+    assert "set desktops.count = 10" in told[3]
+
+
+def test_a_train_step_costs_the_passes_that_the_recipe_asks_for() -> None:
+    whole, adapter = recipe_of("ui-tars-1.5-7b-8gpu"), recipe_of("ui-tars-1.5-7b-4gpu")
+    # forward 1, backward 2 (1 for an adapter), recomputed 1, entropies of the step filter 1, reference 1
+    assert (passes(whole), passes(adapter)) == (6, 5)
+    assert passes(recipe_of("ui-tars-1.5-7b-8gpu", "train.kl_coefficient=0", "train.gradient_checkpointing=false")) == 4
+
+
+def test_a_faster_gpu_shortens_the_run_and_the_disk_follows_the_steps() -> None:
+    recipe = recipe_of("ui-tars-1.5-7b-8gpu")
+    size = read_policy_size(recipe)
+    engine = engine_memory(recipe, size, 80 * GIB)
+    slow, fast = (forecast_time(recipe, size, engine, Assumptions(tflops=tflops)) for tflops in (500.0, 2000.0))
+    assert slow.bottleneck == "trainer"
+    assert fast.hours < slow.hours
+    assert fast.update_s < slow.update_s / 2
+    disk = forecast_disk(
+        recipe, size, TimeForecast(1, 1, 2.0, 10.0, 0, 0, 0, "", ""), Assumptions(image_bytes_per_pixel=1.0)
+    )
+    assert disk.steps == 10 * 60 * 2
+    assert disk.images == 1200 * 1932 * 1092
+    assert disk.checkpoints == 2 * 12 * trained_parameters(recipe, size)
+
+
+def test_the_key_value_cache_is_what_the_share_leaves() -> None:
+    recipe = recipe_of("ui-tars-1.5-7b-8gpu")
+    size = read_policy_size(recipe)
+    assert size.kv_bytes_per_token == 2 * 28 * 2 * 4 * 128
+    engine = engine_memory(recipe, size, 80 * GIB)
+    assert engine.share == engine.weights + engine.reserved + engine.kv_cache
+    assert engine.kv_tokens == engine.kv_cache // size.kv_bytes_per_token
+    assert isinstance(engine, EngineMemory)
+
+
+def test_a_policy_whose_size_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="layouts that are known without files"):
+        read_policy_size(recipe_of("ui-tars-1.5-7b-8gpu", 'model.path="Somebody/Else-7B"'))
+    run = CliRunner().invoke(app, ["plan", str(RECIPES / "demo.toml")])
+    assert run.exit_code == 2
+    assert "fits any host" in run.output
+
+
+def test_the_command_prints_tables_and_writes_all_figures(tmp_path: Path) -> None:
+    command = ["plan", str(RECIPES / "qwen3-vl-8b-1gpu.toml"), "--gpu-gib", "24", "--json", str(tmp_path / "plan.json")]
+    run = CliRunner().invoke(app, [*command, "--runs-dir", str(tmp_path)])
+    assert run.exit_code == 1, run.output
+    assert "8.77 billion parameters" in run.output
+    assert "Does not fit: inference" in run.output
+    figures = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert figures["trainer_bytes"]["total"] == sum(
+        value for name, value in figures["trainer_bytes"].items() if name != "total"
+    )
+    assert figures["problems"]
