@@ -7,6 +7,7 @@
     head       the action head: attention of a pointer token over visual tokens
     model      a backbone with the head; GUI-Actor's published layout
     packing    images with their questions as tensors
+    answers    the text of answers, with pointer tokens
     forward    the forward pass of backbone and head
 
 Rule: the package itself, `samples`, `labels`, `regions` and `scoring` import neither torch nor transformers. Source: GUI-Actor, arXiv

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dart_agent.grounding.answers import DESKTOP, USER
 from dart_agent.grounding.labels import PatchGrid
 from dart_agent.grounding.model import GroundingModel
 from dart_agent.grounding.packing import PackedQuestions
@@ -94,9 +95,9 @@ def refusal_probabilities(model: GroundingModel, packed: PackedQuestions, output
     Returns:
         Probabilities, by image and question.
     """
-    choices = [model.tokenizer(name, add_special_tokens=False).input_ids[0] for name in ("all", "os")]
+    choices = [model.tokenizer(name, add_special_tokens=False).input_ids[0] for name in (USER, DESKTOP)]
     found = []
-    for index, positions in enumerate(packed.recipients):
+    for index, positions in enumerate(packed.decisions):
         states = output.hidden_BTD[index, list(positions)]
         logits_Q2 = model.backbone.lm_head(states)[:, choices].float()
         found.append(torch.softmax(logits_Q2, dim=1)[:, 0].tolist())

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
+from dart_agent.grounding.answers import ADDED_TOKENS, POINTER_END, POINTER_PAD, POINTER_START
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.compat import patch_torch_extras, register_legacy_processors
 
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from dart_agent.grounding.head import ActionHead
 
-RECIPIENT, END_OF_ACTION = "<|recipient|>", "<|diff_marker|>"
-POINTER_START, POINTER_END, POINTER_PAD = "<|pointer_start|>", "<|pointer_end|>", "<|pointer_pad|>"
-ADDED_TOKENS = (RECIPIENT, END_OF_ACTION, POINTER_START, POINTER_END, POINTER_PAD)
-"""In the order in which the published checkpoints number them."""
 HEAD_PREFIX = "multi_patch_pointer_head."
 SETTINGS_KEY = "dart_grounding"
 HEAD_FILE = "model-pointer-head.safetensors"
@@ -76,11 +73,6 @@ class GroundingModel:
         return self.processor.tokenizer
 
     @property
-    def merge_size(self) -> int:
-        """Patches per side that become one visual token."""
-        return int(self.processor.image_processor.merge_size)
-
-    @property
     def pad_id(self) -> int:
         """The token whose state points."""
         return int(self.backbone.config.pointer_pad_token_id)
@@ -90,14 +82,15 @@ class GroundingModel:
         """The torch device of the head."""
         return self.head.layer_norm.weight.device
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write the published layout.
 
         Args:
             directory: The directory; weights that it holds are replaced.
+            weights: The backbone's weights, where they are not those that it has (merged adapters).
         """
         setattr(self.backbone.config, SETTINGS_KEY, {"offset_parts": self.head.offset_parts, "system": self.system})
-        self.backbone.save_pretrained(directory)
+        self.backbone.save_pretrained(directory, state_dict=weights)
         self.processor.save_pretrained(directory)
         path = directory / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))

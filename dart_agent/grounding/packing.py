@@ -2,8 +2,8 @@
 
 Role: `pack` arranges each image and any number of questions about it in one row, so that every question sees the image and itself only, at
 the positions that it would have alone; the image's features are computed once. Rule: the attention of a packed question is that of the
-same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer ends with the pointer tokens in an
-action (one triple for a click, two for a drag) or refuses; with `placeholder` answers the head needs no decoding. Non-goals: the forward
+same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer is given with its
+question, so that the head needs no decoding. Non-goals: the forward
 pass, choosing questions.
 Axes: B images, T tokens, Q questions of an image.
 """
@@ -12,47 +12,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from dart_agent.grounding.answers import answer_text
 from dart_agent.grounding.labels import PatchGrid
-from dart_agent.grounding.model import (
-    END_OF_ACTION,
-    POINTER_END,
-    POINTER_PAD,
-    POINTER_START,
-    RECIPIENT,
-    GroundingModel,
-)
 from dart_agent.prompts.chat_template import render_chat
 from dart_envs.types import RgbImage
 
 NO_LABEL = -100
 _IMAGE = "<|image_pad|>"
-_POINTER = f"{POINTER_START}{POINTER_PAD}{POINTER_END}"
-_TO_DESKTOP, _TO_USER = "os\n", "all\n"
-"""The recipient of an answer: the desktop takes actions, the user is told that nothing fits."""
-_ACTIONS = {
-    1: f"pyautogui.click({_POINTER})",
-    2: f"pyautogui.dragTo(from_coord={_POINTER}, to_coord={_POINTER})",
-}
-MAX_TARGETS = max(_ACTIONS)
 
 
-def answer_text(targets: int) -> str:
-    """The answer with so many targets.
+class AskedModel(Protocol):
+    """What packing needs of a model."""
 
-    Args:
-        targets: 1 for a click, 2 for a drag, 0 for a refusal.
+    @property
+    def backbone(self) -> Any:
+        """The transformers model."""
+        ...
 
-    Returns:
-        The text after the head of the assistant's turn.
-    """
-    if targets == 0:
-        return f"{RECIPIENT}{_TO_USER}None{END_OF_ACTION}"
-    return f"{RECIPIENT}{_TO_DESKTOP}{_ACTIONS[targets]}{END_OF_ACTION}"
+    @property
+    def processor(self) -> Any:
+        """Its processor."""
+        ...
+
+    @property
+    def system(self) -> str:
+        """System prompt; "": none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +58,7 @@ class PackedQuestions:
         image_grid_thw: Patches along time, height and width, [B, 3].
         grids: Visual tokens of each image.
         pointers: By image and question: positions of the pointer tokens.
-        recipients: By image and question: position of the token that predicts the recipient.
+        decisions: By image and question: position of the answer's first token, which predicts the second.
     """
 
     input_ids_BT: Tensor
@@ -79,25 +69,36 @@ class PackedQuestions:
     image_grid_thw: Tensor
     grids: tuple[PatchGrid, ...]
     pointers: tuple[tuple[tuple[int, ...], ...], ...]
-    recipients: tuple[tuple[int, ...], ...]
+    decisions: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question about an image, with the form of its answer.
+    """One question about an image, with its answer.
 
     Attributes:
         instruction: What is asked.
-        targets: How many points the answer has; 0: it refuses.
+        answer: The text after the head of the assistant's turn, without a line break before it.
     """
 
     instruction: str
-    targets: int = 1
+    answer: str
+
+    @classmethod
+    def point(cls, instruction: str, targets: int = 1) -> Self:
+        """Ask for points.
+
+        Args:
+            instruction: What is asked.
+            targets: How many points the answer has; 0: it refuses.
+
+        Returns:
+            The question.
+        """
+        return cls(instruction, answer_text(targets))
 
 
-def pack(
-    model: GroundingModel, images: Sequence[RgbImage], questions_B: Sequence[Sequence[Question]]
-) -> PackedQuestions:
+def pack(model: AskedModel, images: Sequence[RgbImage], questions_B: Sequence[Sequence[Question]]) -> PackedQuestions:
     """Pack images with their questions.
 
     Args:
@@ -114,7 +115,7 @@ def pack(
     features = model.processor.image_processor(images=list(images), return_tensors="pt")
     thw = features["image_grid_thw"]
     grids = tuple(
-        PatchGrid.of(grid.tolist(), model.merge_size, (image.shape[1], image.shape[0]))
+        PatchGrid.of(grid.tolist(), int(model.processor.image_processor.merge_size), (image.shape[1], image.shape[0]))
         for grid, image in zip(thw, images, strict=True)
     )
     rows = [_row(model, grid, thw_3, questions) for grid, thw_3, questions in zip(grids, thw, questions_B, strict=True)]
@@ -140,7 +141,7 @@ def pack(
         image_grid_thw=thw,
         grids=grids,
         pointers=tuple(tuple(row.pointers) for row in rows),
-        recipients=tuple(tuple(row.recipients) for row in rows),
+        decisions=tuple(tuple(row.decisions) for row in rows),
     )
 
 
@@ -151,43 +152,44 @@ class _Row:
     blocks: list[int]
     positions_3L: Tensor
     pointers: list[tuple[int, ...]]
-    recipients: list[int]
+    decisions: list[int]
 
 
-def _row(model: GroundingModel, grid: PatchGrid, thw_3: Tensor, questions: Sequence[Question]) -> _Row:
+def _row(model: AskedModel, grid: PatchGrid, thw_3: Tensor, questions: Sequence[Question]) -> _Row:
     before, shared = _prefix(model)
+    pad = getattr(model.backbone.config, "pointer_pad_token_id", None)
     prefix = [*_encode(model, before), *_encode(model, _IMAGE) * grid.cells, *_encode(model, shared)]
     positions = [_positions(model, prefix, thw_3)]
     row = _Row(list(prefix), [NO_LABEL] * len(prefix), [0] * len(prefix), positions[0], [], [])
     first = int(positions[0].max()) + 1
     for number, question in enumerate(questions, 1):
         prompt = _encode(model, _question_text(model, question.instruction, before, shared))
-        answer = _encode(model, answer_text(question.targets))
+        answer = _encode(model, question.answer)
         start = len(row.ids) + len(prompt)
         row.ids += prompt + answer
         row.labels += [NO_LABEL] * len(prompt) + [_label(model, token) for token in answer]
         length = len(prompt) + len(answer)
         row.blocks += [number] * length
         positions.append((first + torch.arange(length)).expand(3, length))
-        row.pointers.append(tuple(start + at for at, token in enumerate(answer) if token == model.pad_id))
-        row.recipients.append(start)
+        row.pointers.append(tuple(start + at for at, token in enumerate(answer) if token == pad))
+        row.decisions.append(start)
     row.positions_3L = torch.cat(positions, dim=1)
     return row
 
 
-def _label(model: GroundingModel, token: int) -> int:
+def _label(model: AskedModel, token: int) -> int:
     """The token, except for the end of a pointer, which decoding forces."""
-    return NO_LABEL if token == model.backbone.config.pointer_end_token_id else token
+    return NO_LABEL if token == getattr(model.backbone.config, "pointer_end_token_id", None) else token
 
 
-def _prefix(model: GroundingModel) -> tuple[str, str]:
+def _prefix(model: AskedModel) -> tuple[str, str]:
     """The text before the image, and what follows it in every prompt."""
     before, after = _render(model, "").split(_IMAGE)
     end = "<|vision_end|>"
     return before, after[: after.index(end) + len(end)]
 
 
-def _question_text(model: GroundingModel, instruction: str, before: str, shared: str) -> str:
+def _question_text(model: AskedModel, instruction: str, before: str, shared: str) -> str:
     if _IMAGE in instruction:
         raise ValueError(f"an instruction cannot contain {_IMAGE}")
     begun, after = _render(model, instruction).split(_IMAGE)
@@ -196,18 +198,18 @@ def _question_text(model: GroundingModel, instruction: str, before: str, shared:
     return after.removeprefix(shared).removesuffix("\n")
 
 
-def _render(model: GroundingModel, instruction: str) -> str:
+def _render(model: AskedModel, instruction: str) -> str:
     """The prompt's text; its answer begins with the recipient where the template has a line break."""
     user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction}]}
     system = [{"role": "system", "content": model.system}] if model.system else []
     return render_chat(model.processor, [*system, user])
 
 
-def _encode(model: GroundingModel, text: str) -> list[int]:
-    return list(model.tokenizer(text, add_special_tokens=False).input_ids)
+def _encode(model: AskedModel, text: str) -> list[int]:
+    return list(model.processor.tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _positions(model: GroundingModel, prefix: Sequence[int], thw_3: Tensor) -> Tensor:
+def _positions(model: AskedModel, prefix: Sequence[int], thw_3: Tensor) -> Tensor:
     ids: Any = torch.tensor([list(prefix)])
     positions, _ = model.backbone.model.get_rope_index(
         ids,

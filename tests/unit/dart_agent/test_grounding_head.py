@@ -14,10 +14,11 @@ import numpy as np  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from dart_agent.errors import ConfigError  # noqa: E402
+from dart_agent.grounding.answers import answer_text  # noqa: E402
 from dart_agent.grounding.forward import refusal_probabilities, run_forward  # noqa: E402
 from dart_agent.grounding.head import HEADS, ActionHead  # noqa: E402
 from dart_agent.grounding.model import HEAD_PREFIX, SETTINGS_KEY, load_grounding_model  # noqa: E402
-from dart_agent.grounding.packing import NO_LABEL, Question, answer_text, pack  # noqa: E402
+from dart_agent.grounding.packing import NO_LABEL, Question, pack  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 from tests.unit.dart_agent.grounding_models import FAMILIES, screen, small_model  # noqa: E402
 
@@ -88,8 +89,12 @@ def test_packed_questions_see_what_they_see_alone(family: str, tmp_path: Path) -
     model = small_model(family, tmp_path)
     images = [screen(112, 84), screen(168, 56, seed=1)]
     asked = [
-        [Question("click the button Apple"), Question("the field", targets=2), Question("Save", targets=0)],
-        [Question("click the Save button")],
+        [
+            Question.point("click the button Apple"),
+            Question.point("the field", targets=2),
+            Question.point("Save", targets=0),
+        ],
+        [Question.point("click the Save button")],
     ]
     with torch.no_grad():
         packed = pack(model, images, asked)
@@ -100,7 +105,7 @@ def test_packed_questions_see_what_they_see_alone(family: str, tmp_path: Path) -
                 single = pack(model, [image], [[question]])
                 alone = run_forward(model, single)
                 ours, theirs = together.questions[row][column], alone.questions[0][0]
-                assert ours.logits_KM.shape == (question.targets, packed.grids[row].cells)
+                assert ours.logits_KM.shape == (question.answer.count("<|pointer_pad|>"), packed.grids[row].cells)
                 assert torch.allclose(ours.logits_KM, theirs.logits_KM, atol=1e-5)
                 assert refused[row][column] == pytest.approx(
                     refusal_probabilities(model, single, alone)[0][0], abs=1e-5
@@ -111,7 +116,7 @@ def test_packed_questions_see_what_they_see_alone(family: str, tmp_path: Path) -
 def test_head_reads_embeddings_before_and_states_after_the_language_model(family: str, tmp_path: Path) -> None:
     """The same tensors as transformers' own `hidden_states`: layer 0 at image tokens, the last after the norm at the pad."""
     model = small_model(family, tmp_path)
-    packed = pack(model, [screen(112, 84)], [[Question("click the button Apple")]])
+    packed = pack(model, [screen(112, 84)], [[Question.point("click the button Apple")]])
     with torch.no_grad():
         ours = run_forward(model, packed).questions[0][0]
         states = model.backbone(
@@ -130,13 +135,13 @@ def test_head_reads_embeddings_before_and_states_after_the_language_model(family
 def test_cells_come_from_the_processor(tmp_path: Path) -> None:
     for family, side in (("qwen2_5_vl", 28), ("qwen3_vl", 32)):
         model = small_model(family, tmp_path / family)
-        grid = pack(model, [screen(4 * side, 2 * side)], [[Question("Save")]]).grids[0]
+        grid = pack(model, [screen(4 * side, 2 * side)], [[Question.point("Save")]]).grids[0]
         assert (grid.columns, grid.rows, grid.cell_wh) == (4, 2, (side, side))
 
 
 def test_forced_tokens_and_prompts_are_not_learnt(tmp_path: Path) -> None:
     model = small_model("qwen3_vl", tmp_path)
-    packed = pack(model, [screen()], [[Question("click the button Apple")]])
+    packed = pack(model, [screen()], [[Question.point("click the button Apple")]])
     labels = packed.labels_BT[0]
     learnt = model.tokenizer.decode(labels[labels != NO_LABEL])
     assert learnt == answer_text(1).replace("<|pointer_end|>", "")
@@ -175,12 +180,12 @@ def test_layout_on_disk_is_the_published_one(family: str, tmp_path: Path) -> Non
     assert {name for name in head if not name.startswith("offset")} == published
     assert config["architectures"][0].endswith("ForConditionalGenerationWithPointer")
     assert config["pointer_pad_token_id"] == len(model.tokenizer) - 1
-    packed = pack(model, [screen()], [[Question("click the button Apple")]])
+    packed = pack(model, [screen()], [[Question.point("click the button Apple")]])
     again = load_grounding_model(path)
     with torch.no_grad():
         ours = run_forward(model, packed).questions[0][0].logits_KM
         theirs = (
-            run_forward(again, pack(again, [screen()], [[Question("click the button Apple")]]))
+            run_forward(again, pack(again, [screen()], [[Question.point("click the button Apple")]]))
             .questions[0][0]
             .logits_KM
         )
@@ -239,7 +244,11 @@ def test_head_weights_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_several_images_of_different_sizes_share_a_pass(tmp_path: Path) -> None:
     model = small_model("qwen3_vl", tmp_path)
-    packed = pack(model, [screen(128, 64), screen(64, 96)], [[Question("Save")], [Question("Apple"), Question("Save")]])
+    packed = pack(
+        model,
+        [screen(128, 64), screen(64, 96)],
+        [[Question.point("Save")], [Question.point("Apple"), Question.point("Save")]],
+    )
     shapes = [[tuple(q.logits_KM.shape) for q in row] for row in run_forward(model, packed).questions]
     assert shapes == [[(1, 8)], [(1, 6), (1, 6)]]
     assert not np.isnan(packed.position_ids_3BT.numpy()).any()

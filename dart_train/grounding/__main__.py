@@ -1,0 +1,55 @@
+"""`python -m dart_train.grounding --config FILE`: the training of a grounding model as a process.
+
+Role: reads the configuration, limits the threads before torch is loaded, trains, ends. Rule: what the user can fix is one sentence and
+exit code 2. Non-goals: defaults (`GroundingConfig`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dart_agent.errors import ConfigError
+from dart_agent.strict_model import format_validation_error
+from dart_train.grounding.config import GroundingConfig
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the training.
+
+    Args:
+        argv: The command line without the program name; None: that of the process.
+
+    Returns:
+        The exit code: 0, or 2 for a configuration or input that cannot be used.
+    """
+    parser = argparse.ArgumentParser(prog="python -m dart_train.grounding")
+    parser.add_argument("--config", type=Path, required=True)
+    path = parser.parse_args(argv).config
+    try:
+        config = GroundingConfig.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        print(f"grounding: cannot use {path}: {format_validation_error(error)}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"grounding: cannot read {path}: {error.strerror}", file=sys.stderr)
+        return 2
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
+    from dart_train.grounding.fit import train_grounding
+    from dart_train.model.policy_model import ModelNotFoundError
+
+    try:
+        train_grounding(config, lambda line: print(json.dumps(line), flush=True))
+    except (ConfigError, ModelNotFoundError, FileExistsError) as error:
+        print(f"grounding: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,89 @@
+"""Configuration of the training of a grounding model.
+
+Role: the JSON file that the process reads. Rule: unknown keys are errors; the module imports no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dart_agent.strict_model import StrictModel
+from dart_train.model.adapters import LoraSettings
+from dart_train.model.device import DeviceChoice
+from dart_train.trainer.config import OptimizerSettings
+
+Stage = Literal["head", "all"]
+
+
+class GroundingConfig(StrictModel):
+    """What a grounding model learns from, for how long, and what of it is trained.
+
+    Attributes:
+        start_model: Directory or name of the model to start from; a model without a head gets a new one.
+        samples: Files of grounding samples (`dart_agent.grounding.samples`), images beside them.
+        out_dir: Where the model is written, atomically; it must not exist.
+        checkpoints: Directory of trainer states; training goes on from the newest one there.
+        metrics: File that gets a JSON line periodically.
+        stage: head: the head and the embeddings of its tokens, on a frozen backbone. all: everything.
+        lora: With stage all: train adapters on the language model instead of its weights.
+        freeze_vision: With stage all: keep the vision tower as it is.
+        pointer_weight: Weight of the attention's loss.
+        offset_weight: Weight of the loss of the place within a cell.
+        language_weight: Weight of the language model's loss on the answers; None: 0 in stage head and 1 in stage all, as published.
+        soft_labels: Weigh cells by the share that the target covers.
+        offset_parts: Parts per side of a cell, of a new head.
+        dropout: Dropout of the head.
+        system: System prompt, of a new head.
+        updates: Updates in all.
+        images_per_update: Images per update.
+        questions_per_image: Greatest number of questions about an image in an update.
+        optimizer: AdamW.
+        checkpoint_every: Updates between trainer states.
+        report_every: Updates per metric line.
+        seed: Seed of the new head, of the order of samples and of dropout.
+        threads: CPU threads of torch.
+        device: Where to train.
+    """
+
+    start_model: str
+    samples: tuple[Path, ...] = Field(min_length=1)
+    out_dir: Path
+    checkpoints: Path
+    metrics: Path
+    stage: Stage = "head"
+    lora: LoraSettings | None = None
+    freeze_vision: bool = False
+    pointer_weight: float = Field(default=1.0, ge=0)
+    offset_weight: float = Field(default=0.1, ge=0)
+    language_weight: float | None = Field(default=None, ge=0)
+    soft_labels: bool = False
+    offset_parts: int = Field(default=4, ge=1, le=16)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    system: str = ""
+    updates: int = Field(default=1000, ge=1)
+    images_per_update: int = Field(default=8, ge=1)
+    questions_per_image: int = Field(default=6, ge=1)
+    optimizer: OptimizerSettings = OptimizerSettings(
+        learning_rate=1e-4, lr_warmup_updates=30, lr_schedule="cosine", grad_clip=1.0
+    )
+    checkpoint_every: int = Field(default=200, ge=1)
+    report_every: int = Field(default=20, ge=1)
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=2, ge=1)
+    device: DeviceChoice = "auto"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.stage == "head" and (self.lora is not None or self.freeze_vision):
+            raise ValueError("lora and freeze_vision are for stage all: stage head freezes the whole backbone")
+        return self
+
+    @property
+    def lm_weight(self) -> float:
+        """Weight of the language model's loss."""
+        if self.language_weight is not None:
+            return self.language_weight
+        return 0.0 if self.stage == "head" else 1.0

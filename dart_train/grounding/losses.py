@@ -1,0 +1,86 @@
+"""The losses of a grounding model.
+
+Role: pure functions of tensors. Rule (GUI-Actor, appendix B): the attention's loss is KL(p || a), summed over visual tokens and averaged
+over the pointer tokens of a question, then over questions; an exact attention has the loss 0. The place within a cell has the same loss
+in each cell that the target covers, weighted by the cell's label. The language model's loss is the mean cross-entropy of the answers'
+tokens.
+Non-goals: labels (`dart_agent.grounding.labels`), weights of the losses (`dart_train.grounding.config`).
+Axes: K pointer tokens, M visual tokens, P parts of a cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dart_agent.grounding.forward import ForwardOutput, QuestionOutput
+from dart_agent.grounding.head import ActionHead
+from dart_agent.grounding.packing import NO_LABEL, PackedQuestions
+
+
+def attention_loss(logits_KM: Tensor, targets_KM: Tensor) -> Tensor:
+    """KL divergence from the target distributions to the attention.
+
+    Args:
+        logits_KM: Logits of the attention.
+        targets_KM: `dart_agent.grounding.labels.token_targets`.
+
+    Returns:
+        Nats, averaged over the pointer tokens; a scalar.
+    """
+    log_attention_KM = F.log_softmax(logits_KM, dim=-1)
+    terms_KM = torch.xlogy(targets_KM, targets_KM) - targets_KM * log_attention_KM
+    return terms_KM.sum() / len(logits_KM)
+
+
+def offset_loss(head: ActionHead, output: QuestionOutput, targets_KM: Tensor, offsets_KMP: Tensor) -> Tensor:
+    """KL divergence from where the target lies in each covered cell to where the head says it does.
+
+    Args:
+        head: A head with offsets.
+        output: What the head said.
+        targets_KM: Label of each cell.
+        offsets_KMP: `dart_agent.grounding.labels.offset_targets`.
+
+    Returns:
+        Nats, averaged over the pointer tokens; a scalar.
+    """
+    pointer_N, cell_N = targets_KM.nonzero(as_tuple=True)
+    logits_NP = head.offset_logits(output.context_MD[cell_N], output.pointers_KD[pointer_N])
+    wanted_NP = offsets_KMP[pointer_N, cell_N]
+    terms_NP = torch.xlogy(wanted_NP, wanted_NP) - wanted_NP * F.log_softmax(logits_NP, dim=-1)
+    return (targets_KM[pointer_N, cell_N] * terms_NP.sum(dim=1)).sum() / len(targets_KM)
+
+
+def language_loss(backbone: Any, output: ForwardOutput, packed: PackedQuestions) -> Tensor:
+    """Mean cross-entropy of the answers' tokens.
+
+    Args:
+        backbone: The transformers model.
+        output: Of the forward pass.
+        packed: Its questions.
+
+    Returns:
+        Nats per token; a scalar.
+    """
+    labels_BT = packed.labels_BT[:, 1:].to(output.hidden_BTD.device)
+    learnt_BT = labels_BT != NO_LABEL
+    logits_NV = backbone.lm_head(output.hidden_BTD[:, :-1][learnt_BT])
+    return F.cross_entropy(logits_NV.float(), labels_BT[learnt_BT])
+
+
+def mean_loss(losses: Sequence[Tensor], like: Tensor) -> Tensor:
+    """Average over questions; 0 with a gradient of 0 where no question has a target.
+
+    Args:
+        losses: One per question.
+        like: Any tensor of the graph.
+
+    Returns:
+        A scalar.
+    """
+    return torch.stack(list(losses)).mean() if losses else 0.0 * like.sum()

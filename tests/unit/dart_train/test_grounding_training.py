@@ -1,0 +1,249 @@
+"""Losses against float64, what each stage trains, exact resuming, and learning."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from PIL import Image, ImageDraw  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+from dart_agent.errors import ConfigError  # noqa: E402
+from dart_agent.grounding.forward import QuestionOutput, run_forward  # noqa: E402
+from dart_agent.grounding.head import ActionHead  # noqa: E402
+from dart_agent.grounding.labels import PatchGrid, offset_targets, token_targets  # noqa: E402
+from dart_agent.grounding.model import HEAD_PREFIX, load_grounding_model  # noqa: E402
+from dart_agent.grounding.packing import Question, pack  # noqa: E402
+from dart_agent.grounding.samples import GroundingSample, GroundingTarget, write_samples  # noqa: E402
+from dart_train.grounding.__main__ import main  # noqa: E402
+from dart_train.grounding.batches import SampleSet, read_image  # noqa: E402
+from dart_train.grounding.config import GroundingConfig  # noqa: E402
+from dart_train.grounding.fit import train_grounding  # noqa: E402
+from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss  # noqa: E402
+from dart_train.model.init_model import init_model  # noqa: E402
+from dart_train.model.policy_model import ModelNotFoundError  # noqa: E402
+
+GRID = PatchGrid(4, 2, (128, 64))
+
+
+def target(left: float, top: float, right: float, bottom: float) -> GroundingTarget:
+    return GroundingTarget(boxes=((left, top, right, bottom),))
+
+
+def test_loss_is_zero_where_the_attention_is_the_target() -> None:
+    labels = torch.from_numpy(token_targets(GRID, [target(16, 0, 64, 32), target(0, 0, 128, 64)], soft=True))
+    assert float(attention_loss(labels.clamp(min=1e-300).log(), labels)) == pytest.approx(0, abs=1e-7)
+    assert float(attention_loss(torch.zeros(2, 8).double(), labels)) > 0.1
+
+
+def test_loss_and_gradient_equal_the_formula_in_float64() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(2, 8, dtype=torch.float64, requires_grad=True)
+    labels = token_targets(GRID, [target(16, 0, 64, 32), target(96, 0, 128, 64)])
+    wanted = 0.0
+    attention = torch.softmax(logits, dim=1).detach().numpy()
+    for row in range(2):
+        for cell in range(8):
+            p = labels[row, cell]
+            wanted += p * math.log(p / attention[row, cell]) if p > 0 else 0.0
+    loss = attention_loss(logits, torch.from_numpy(labels))
+    assert float(loss.detach()) == pytest.approx(wanted / 2, abs=1e-12)
+    (gradient,) = torch.autograd.grad(loss, [logits])
+    by_hand = (attention * labels.sum(axis=1, keepdims=True) - labels) / 2  # d KL / d logits = a - p
+    assert np.allclose(gradient.numpy(), by_hand, atol=1e-12)
+
+
+def test_offset_loss_is_zero_at_the_target_and_weighted_by_cell() -> None:
+    head = ActionHead(16, offset_parts=2).double()
+    targets = [target(16, 0, 64, 32)]  # the right half of cell 0, all of cell 1
+    labels = torch.from_numpy(token_targets(GRID, targets))
+    offsets = torch.from_numpy(offset_targets(GRID, targets, 2))
+    output = QuestionOutput(GRID, torch.zeros(1, 8).double(), torch.randn(8, 16).double(), torch.randn(1, 16).double())
+    loss = float(offset_loss(head, output, labels, offsets).detach())
+    assert loss == pytest.approx(
+        0.5 * math.log(2) + 0.5 * 0
+    )  # a new head is uniform: right in cell 1, off by one bit in cell 0
+
+
+def test_no_target_is_a_loss_of_zero_with_a_gradient() -> None:
+    tensor = torch.ones(3, requires_grad=True)
+    loss = mean_loss([], tensor)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert tensor.grad is not None
+
+
+def make_samples(folder: Path, count: int = 6, refusals: bool = False) -> Path:
+    """Screens of 128 x 64 with a dark square in one of eight cells."""
+    folder.mkdir(parents=True, exist_ok=True)
+    samples = []
+    for number in range(count):
+        x, y = 32 * (number % 4) + 4, 32 * (number // 4 % 2) + 4
+        image = Image.new("RGB", (128, 64), "white")
+        ImageDraw.Draw(image).rectangle((x, y, x + 23, y + 23), fill="navy")
+        image.save(folder / f"{number}.png")
+        samples.append(
+            GroundingSample(
+                sample_id=str(number), image=f"{number}.png", image_wh=(128, 64), instruction="click the button",
+                targets=(target(x, y, x + 24, y + 24),),
+            )
+        )  # fmt: skip
+        if refusals:
+            samples.append(
+                samples[-1].model_copy(
+                    update={"sample_id": f"{number}r", "targets": (), "instruction": "click the list"}
+                )
+            )
+    write_samples(folder / "samples.jsonl", samples)
+    return folder / "samples.jsonl"
+
+
+def config(folder: Path, **changes: Any) -> GroundingConfig:
+    if not (folder / "start").exists():
+        init_model("tiny", folder / "start")
+        make_samples(folder / "data", refusals=True)
+    name = changes.pop("name", "model")
+    return GroundingConfig.model_validate(
+        {
+            "start_model": str(folder / "start"), "samples": (folder / "data" / "samples.jsonl",),
+            "out_dir": folder / name, "checkpoints": folder / f"{name}-states", "metrics": folder / f"{name}.jsonl",
+            "updates": 4, "images_per_update": 2, "checkpoint_every": 2, "report_every": 1, "threads": 1, "device": "cpu",
+        }
+        | changes
+    )  # fmt: skip
+
+
+def changed(folder: Path, name: str, start: str) -> set[str]:
+    """Names of the tensors that training changed."""
+    before, after = load_file(folder / start / "model.safetensors"), load_file(folder / name / "model.safetensors")
+    return {key for key, tensor in after.items() if key not in before or not torch.equal(before[key], tensor)}
+
+
+def test_stage_head_trains_head_and_new_rows_only(tmp_path: Path) -> None:
+    train_grounding(config(tmp_path, updates=1, optimizer={"learning_rate": 0.0}))
+    settings = {"learning_rate": 1e-2, "weight_decay": 0.1}
+    train_grounding(config(tmp_path, name="after", start_model=str(tmp_path / "model"), optimizer=settings))
+    names = changed(tmp_path, "after", "model")
+    embedding = next(name for name in names if "embed_tokens" in name)
+    assert {name for name in names if not name.startswith(HEAD_PREFIX)} == {embedding}
+    assert len(names) > 10
+    before = load_file(tmp_path / "model" / "model.safetensors")[embedding]
+    after = load_file(tmp_path / "after" / "model.safetensors")[embedding]
+    assert torch.equal(before[:-5], after[:-5])
+    # No answer is read beyond its pointers, so that what follows them gets no gradient.
+    assert not torch.equal(before[-5:], after[-5:])
+
+
+def test_stage_all_trains_everything(tmp_path: Path) -> None:
+    train_grounding(config(tmp_path, updates=1, optimizer={"learning_rate": 0.0}))
+    train_grounding(config(tmp_path, name="after", start_model=str(tmp_path / "model"), stage="all"))
+    names = changed(tmp_path, "after", "model")
+    assert any("visual" in name for name in names)
+    assert any("lm_head" in name for name in names)
+    assert any(".q_proj" in name for name in names)
+
+
+def test_adapters_are_merged_and_the_vision_tower_is_kept(tmp_path: Path) -> None:
+    train_grounding(config(tmp_path, updates=1, optimizer={"learning_rate": 0.0}))
+    options = {"stage": "all", "lora": {"rank": 2}, "optimizer": {"learning_rate": 1e-2}}
+    trained = train_grounding(config(tmp_path, name="after", start_model=str(tmp_path / "model"), **options))
+    names = changed(tmp_path, "after", "model")
+    assert any(".q_proj" in name for name in names)
+    assert not any("visual" in name or "lora" in name for name in names)
+    picture = np.full((64, 128, 3), 200, np.uint8)
+    again = load_grounding_model(tmp_path / "after")
+    with torch.no_grad():
+        ours, theirs = (
+            run_forward(model, pack(model, [picture], [[Question.point("click the button")]])).questions[0][0].logits_KM
+            for model in (trained, again)
+        )
+    assert torch.allclose(ours, theirs, atol=1e-4)
+
+
+def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
+    options = {"stage": "all", "optimizer": {"learning_rate": 1e-3, "lr_schedule": "cosine"}}
+    train_grounding(config(tmp_path, name="whole", **options))
+    stopped = config(tmp_path, name="resumed", **options)
+
+    class Killed(Exception):
+        pass
+
+    def kill(line: Any) -> None:
+        if line["update"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_grounding(stopped, kill)
+    assert not stopped.out_dir.exists()
+    lines: list[int] = []
+    train_grounding(stopped, lambda line: lines.append(line["update"]))
+    assert lines == [3, 4]
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
+    first = config(tmp_path)
+    train_grounding(first)
+    with pytest.raises(ModelNotFoundError, match="continue with the settings"):
+        train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, stage="all"))
+
+
+def test_head_and_backbone_learn_to_point(tmp_path: Path) -> None:
+    lines: list[Any] = []
+    make = config(tmp_path, stage="all", updates=60, images_per_update=6, checkpoint_every=1000, language_weight=0.1,
+                  optimizer={"learning_rate": 2e-3, "lr_warmup_updates": 5})  # fmt: skip
+    model = train_grounding(make, lines.append)
+    assert lines[-1]["pointer_loss"] < 0.25 * lines[0]["pointer_loss"]
+    samples = SampleSet(make.samples)
+    for path, (sample, *_) in samples.batch(0, 6, 1, 0):
+        if sample.is_refusal:
+            continue
+        picture = read_image(path)
+        with torch.no_grad():
+            found = run_forward(model, pack(model, [picture], [[Question.point(sample.instruction)]])).questions[0][0]
+        assert int(found.logits_KM.argmax()) == int(token_targets(found.grid, sample.targets).argmax())
+
+
+def test_batches_are_a_function_of_seed_and_update(tmp_path: Path) -> None:
+    samples = SampleSet([make_samples(tmp_path)])
+    epoch = [path for update in range(3) for path, _ in samples.batch(update, 2, 1, seed=0)]
+    assert sorted(epoch) == sorted({*epoch})
+    assert len(epoch) == 6
+    assert samples.batch(1, 2, 1, seed=0) == SampleSet([tmp_path / "samples.jsonl"]).batch(1, 2, 1, seed=0)
+    assert [samples.batch(u, 2, 1, seed=1) for u in range(3)] != [samples.batch(u, 2, 1, seed=0) for u in range(3)]
+
+
+def test_samples_that_cannot_be_learnt_are_named(tmp_path: Path) -> None:
+    path = make_samples(tmp_path)
+    outside = GroundingSample(
+        sample_id="far", image="0.png", image_wh=(128, 64), instruction="x", targets=(target(130, 0, 140, 9),)
+    )
+    write_samples(path, [outside])
+    with pytest.raises(ConfigError, match="far lies outside"):
+        SampleSet([path])
+    write_samples(path, [outside.model_copy(update={"image": "none.png"})])
+    with pytest.raises(ConfigError, match="are missing"):
+        SampleSet([path])
+    write_samples(path, [])
+    with pytest.raises(ConfigError, match="no grounding sample"):
+        SampleSet([path])
+
+
+def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = config(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(good.model_dump_json()) | {"freeze_vision": True}))
+    assert main(["--config", str(path)]) == 2
+    assert "are for stage all" in capsys.readouterr().err
+    path.write_text(good.model_copy(update={"start_model": str(tmp_path / "none")}).model_dump_json())
+    assert main(["--config", str(path)]) == 2
+    assert "none" in capsys.readouterr().err
+    assert main(["--config", str(tmp_path / "missing.json")]) == 2
