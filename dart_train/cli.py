@@ -262,6 +262,29 @@ def plan(
         raise typer.Exit(EXIT_FAILED)
 
 
+@app.command()
+def watch(
+    run_dir: Annotated[Path, typer.Argument(help="a run directory, e.g. runs/demo")],
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, help="window of rates and shares")] = 5.0,
+    interval_s: Annotated[float, typer.Option("--interval", min=0.2, help="seconds between two looks")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="look once, and end")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per look")] = False,
+) -> None:
+    """Show how a run stands until it ends: progress, utilisation, the latest train step, success by family, queues, incidents."""
+    from dart_train.watch.command import watch as watch_run
+
+    try:
+        asyncio.run(
+            watch_run(
+                RunPaths(run_dir.resolve()), window_s=60 * minutes, interval_s=interval_s, once=once, as_json=as_json
+            )
+        )
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:

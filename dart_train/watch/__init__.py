@@ -1,0 +1,1 @@
+"""How a run stands, while it goes on and afterwards (`dart-train watch`)."""

@@ -1,0 +1,204 @@
+"""How a run stands at one moment.
+
+Role: `take_snapshot`, a pure function of the run's recipe, state, metric lines and, where the data manager answers, its numbers. Rule:
+every share and rate has the formula of `dart_train.utilisation`, over the latest minutes; what is not known is None, never 0. Non-goals:
+reading files and asking (`dart_train.watch.command`), showing (`dart_train.watch.page`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dart_agent.data_client.wire import DataManagerStats
+from dart_train.config import Recipe
+from dart_train.report.page import StageThroughput, Utilisation
+from dart_train.report.throughput import episode_lines, stage_throughput, training_utilisation, update_lines
+from dart_train.run.decisions.stages import plan_stages
+from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name
+from dart_train.run.state import RunState
+
+MIN_EPISODES = 16
+"""Training episodes from which equal rewards are worth a warning."""
+PACE_UPDATES = 10
+"""Latest train steps from which the remaining time is estimated."""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyProgress:
+    """Success of a family in training episodes.
+
+    Attributes:
+        episodes: Episodes with a reward in the window.
+        success: Their success rate, None where there are none.
+        before: Success rate in the window before, None where there were no episodes.
+    """
+
+    episodes: int
+    success: float | None
+    before: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """How a run stands.
+
+    Attributes:
+        name: Name of the run.
+        running: Whether a `dart-train` process works on it.
+        answered: Whether the data manager answered.
+        stages_s: Finished stages with their seconds.
+        stage: The stage that is next or under way, None where all are finished.
+        updates: Train steps made.
+        wanted_updates: Train steps asked for.
+        remaining_s: Estimate of the seconds until all are made, None where it is not known.
+        window_s: Length of the window of the figures below, in seconds.
+        idle_s: Seconds since the last line of the metrics, None where there is none.
+        throughput: Rates of the stages that were active in the window.
+        utilisation: Shares of desktops and trainer in the window; none without a train step.
+        requests_per_worker: Mean number of requests that an inference worker computed at once in the window, None where it is not known.
+        update: Figures of the latest train step by name.
+        families: Success by family.
+        groups: Training groups by state; none where the data manager did not answer.
+        rollouts: Rollouts by state; none where the data manager did not answer.
+        masked_percent: Masked episodes among all, None where it is not known.
+        masked_cause: The newest cause.
+        equal_rewards: Training episodes of the window where all their rewards are equal and no train step was made; 0 otherwise.
+        incidents: What went wrong and was mended.
+    """
+
+    name: str
+    running: bool
+    answered: bool
+    stages_s: Mapping[str, float]
+    stage: str | None
+    updates: int
+    wanted_updates: int
+    remaining_s: float | None
+    window_s: float
+    idle_s: float | None
+    throughput: tuple[StageThroughput, ...]
+    utilisation: tuple[Utilisation, ...]
+    requests_per_worker: float | None
+    update: Mapping[str, float]
+    families: Mapping[str, FamilyProgress]
+    groups: Mapping[str, int]
+    rollouts: Mapping[str, int]
+    masked_percent: float | None
+    masked_cause: str | None
+    equal_rewards: int
+    incidents: tuple[str, ...]
+
+
+def take_snapshot(
+    recipe: Recipe,
+    state: RunState,
+    lines: Sequence[Mapping[str, Any]],
+    stats: DataManagerStats | None,
+    *,
+    running: bool,
+    now_s: float,
+    window_s: float,
+) -> RunSnapshot:
+    """Describe how a run stands.
+
+    Args:
+        recipe: The recipe of the run.
+        state: Its progress.
+        lines: Lines of its metrics file.
+        stats: Numbers of its data manager, None where it does not answer.
+        running: Whether a process works on the run.
+        now_s: Present time, in seconds since the epoch.
+        window_s: Length of the window in seconds; of a run that has ended, the last of its time.
+
+    Returns:
+        The snapshot.
+    """
+    last_s = max((float(line["time_s"]) for line in lines if isinstance(line.get("time_s"), int | float)), default=None)
+    end_s = now_s if running or last_s is None else last_s
+    recent = [line for line in lines if end_s - window_s < _time_s(line) <= end_s]
+    episodes, updates = episode_lines(recent), update_lines(recent)
+    all_updates = [line for line in lines if line.get("kind") == "update"]
+    answered_s = sum(max(0.0, each.model_s - each.queue_s) for each in episodes)
+    stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
+    counts = None if stats is None else stats.episode_counts
+    return RunSnapshot(
+        name=recipe.run.name,
+        running=running,
+        answered=stats is not None,
+        stages_s=dict(state.stages_s),
+        stage=stage,
+        updates=max((int(line.get("version", 0)) for line in all_updates), default=0),
+        wanted_updates=recipe.train.updates,
+        remaining_s=_remaining_s(all_updates, recipe.train.updates) if running and stage == TRAIN else None,
+        window_s=window_s,
+        idle_s=None if last_s is None else max(0.0, now_s - last_s),
+        throughput=tuple(stage_throughput(episodes, updates, STAGES_BY_PHASE)),
+        utilisation=tuple(training_utilisation(episodes, updates, recipe.desktops.count, TRAIN)),
+        requests_per_worker=answered_s / (window_s * recipe.inference.workers) if episodes else None,
+        update={
+            name: float(value)
+            for name, value in (all_updates[-1] if all_updates else {}).items()
+            if isinstance(value, int | float) and name != "time_s"
+        },
+        families=_families(recipe, lines, end_s, window_s),
+        groups={} if stats is None else dict(stats.groups),
+        rollouts={} if stats is None else dict(stats.rollouts),
+        masked_percent=100 * counts.masked / counts.episodes if counts is not None and counts.episodes else None,
+        masked_cause=None if stats is None else stats.last_masked_cause,
+        equal_rewards=0 if updates else _equal_rewards(recent),
+        incidents=tuple(state.incidents),
+    )
+
+
+def _time_s(line: Mapping[str, Any]) -> float:
+    value = line.get("time_s")
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _remaining_s(updates: Sequence[Mapping[str, Any]], wanted: int) -> float | None:
+    latest = [_time_s(line) for line in updates[-PACE_UPDATES - 1 :]]
+    if len(latest) < 2:
+        return None
+    made = max(int(line.get("version", 0)) for line in updates)
+    return max(0, wanted - made) * (latest[-1] - latest[0]) / (len(latest) - 1)
+
+
+def _equal_rewards(lines: Sequence[Mapping[str, Any]]) -> int:
+    """Number of training episodes where all have the same reward: no group of theirs can train."""
+    rewards = [
+        line["reward"]
+        for line in lines
+        if line.get("kind") == "episode" and _is_training(line) and isinstance(line.get("reward"), int | float)
+    ]
+    return len(rewards) if len(set(rewards)) == 1 and len(rewards) >= MIN_EPISODES else 0
+
+
+def _is_training(line: Mapping[str, Any]) -> bool:
+    return first_name(str(line.get("phase"))) == TRAIN
+
+
+def _families(
+    recipe: Recipe, lines: Sequence[Mapping[str, Any]], end_s: float, window_s: float
+) -> dict[str, FamilyProgress]:
+    """Success of each family in the window and in the one before it."""
+    rewards: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for line in lines:
+        age_s = end_s - _time_s(line)
+        if line.get("kind") != "episode" or not _is_training(line) or not 0 <= age_s < 2 * window_s:
+            continue
+        reward = line.get("reward")
+        if isinstance(reward, int | float):
+            family = str(line.get("task", "")).split("/")[1:2]
+            rewards[family[0] if family else "", int(age_s >= window_s)].append(float(reward))
+
+    def rate(family: str, window: int) -> float | None:
+        found = rewards.get((family, window))
+        return sum(reward > 0 for reward in found) / len(found) if found else None
+
+    return {
+        family: FamilyProgress(len(rewards.get((family, 0), ())), rate(family, 0), rate(family, 1))
+        for family in recipe.tasks.families
+    }

@@ -1,0 +1,253 @@
+"""`dart-train watch`: figures of the latest minutes, warnings, and runs that go on, have ended, or are away."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts
+from dart_train.cli import app
+from dart_train.config import Recipe
+from dart_train.run.paths import RunPaths
+from dart_train.run.state import RunState, run_lock, save_resolved_recipe
+from dart_train.watch.command import MetricsReader, ask_data_manager, is_running, watch
+from dart_train.watch.page import render, warnings
+from dart_train.watch.snapshot import RunSnapshot, take_snapshot
+from tests.unit.dart_agent.fakes import FakeClock
+
+NOW_S = 10_000.0
+WINDOW_S = 300.0
+
+
+def recipe() -> Recipe:
+    return Recipe.model_validate(
+        {
+            "run": {"name": "watched"},
+            "tasks": {"families": ["press_nth", "tick_nth"]},
+            "model": {"preset": "tiny"},
+            "desktops": {"count": 2},
+            "train": {"updates": 20},
+        }
+    )
+
+
+def episode(at_s: float, reward: float | None, family: str = "press_nth", phase: str = "train") -> dict[str, Any]:
+    parts = {"reset_s": 2.0, "model_s": 3.0, "queue_s": 1.0, "env_s": 4.0}
+    task = f"basics/{family}/0001"
+    return {
+        "kind": "episode",
+        "time_s": at_s,
+        "phase": phase,
+        "task": task,
+        "reward": reward,
+        "duration_s": 10.0,
+        "steps": 3,
+        **parts,
+    }
+
+
+def update(at_s: float, version: int) -> dict[str, Any]:
+    shares = {"step_s": 10.0, "publish_s": 5.0, "wait_s": 45.0}
+    return {
+        "kind": "update",
+        "time_s": at_s,
+        "version": version,
+        "rows_trained": 8,
+        "tokens": 80,
+        "reward_mean": 0.5,
+        **shares,
+    }
+
+
+def stats(**changes: Any) -> DataManagerStats:
+    nothing: dict[str, Any] = {
+        name: {}
+        for name in (
+            "episode_counts_by_version",
+            "episode_counts_by_family",
+            "dropped_groups",
+            "batches",
+            "rows_excluded",
+            "success_rate",
+        )
+    }
+    return DataManagerStats(
+        trajectories=100,
+        steps=300,
+        episode_counts=EpisodeCounts(episodes=100, masked=3),
+        masked_episodes=[],
+        last_masked_cause="the desktop died",
+        max_concurrent_episodes=2,
+        groups={"open": 3, "ready": 1},
+        rollouts={"assigned": 2, "queued": 5},
+        rows_used=0,
+        latest_version=4,
+        **nothing,
+        **changes,
+    )
+
+
+def snapshot_of(
+    lines: list[dict[str, Any]], *, running: bool = True, known: DataManagerStats | None = None
+) -> RunSnapshot:
+    state = RunState(stages_s={"demos": 60.0, "warm-start": 120.0, "eval-before": 30.0})
+    return take_snapshot(recipe(), state, lines, known, running=running, now_s=NOW_S, window_s=WINDOW_S)
+
+
+def test_success_is_that_of_the_latest_minutes_beside_the_minutes_before() -> None:
+    lines = [
+        *(episode(NOW_S - 400 - number, float(number % 4 == 0)) for number in range(8)),
+        *(episode(NOW_S - 100 - number, float(number % 2 == 0)) for number in range(6)),
+        episode(NOW_S - 50, None),
+        episode(NOW_S - 50, 1.0, "tick_nth", phase="train-2"),
+        episode(NOW_S - 50, 0.0, "tick_nth", phase="eval-before"),
+        episode(NOW_S - 900, 1.0, "tick_nth"),
+    ]
+    families = snapshot_of(lines).families
+    assert (families["press_nth"].episodes, families["press_nth"].success, families["press_nth"].before) == (
+        6,
+        0.5,
+        0.25,
+    )
+    assert (families["tick_nth"].episodes, families["tick_nth"].success, families["tick_nth"].before) == (1, 1.0, None)
+
+
+def test_progress_and_the_time_that_is_left_follow_the_pace_of_the_updates() -> None:
+    snapshot = snapshot_of([update(NOW_S - 60 * (5 - version), version) for version in range(1, 6)])
+    assert (snapshot.stage, snapshot.updates, snapshot.wanted_updates, snapshot.remaining_s) == (
+        "train",
+        5,
+        20,
+        15 * 60,
+    )
+    assert snapshot_of([update(NOW_S, 1)]).remaining_s is None
+
+
+def test_shares_and_rates_are_those_of_the_window() -> None:
+    lines = [update(NOW_S - 60 * (5 - version), version) for version in range(1, 6)]
+    lines += [episode(NOW_S - 10 * number, 1.0) for number in range(30)]
+    lines += [episode(NOW_S - 3000 - number, 1.0) for number in range(1000)]
+    snapshot = snapshot_of(lines)
+    shares = {each.what: each.percent for each in snapshot.utilisation}
+    assert shares["trainer: training"] == pytest.approx(100 / 6, abs=0.1)
+    assert shares["environments: executing"] == pytest.approx(20.0, abs=0.5)
+    assert snapshot.requests_per_worker == pytest.approx(30 * 2.0 / (WINDOW_S * 2))
+    (train,) = snapshot.throughput
+    assert train.episodes_per_min == pytest.approx(6.0, rel=0.05)
+
+
+def test_a_run_that_has_ended_shows_its_last_minutes() -> None:
+    lines = [episode(500.0, 1.0), episode(900.0, 0.0)]
+    ended = snapshot_of(lines, running=False)
+    assert ended.families["press_nth"].episodes == 1
+    assert snapshot_of(lines).families["press_nth"].episodes == 0
+
+
+def test_what_a_person_should_look_at_is_told() -> None:
+    failing = [episode(NOW_S - 100 - number, 0.0) for number in range(20)]
+    told = warnings(snapshot_of(failing, known=stats()))
+    assert "nothing was measured for 100 s" not in told[0]
+    assert any("all rewards of the latest 20 training episodes are equal" in each for each in told)
+    assert any("3.0 % of the episodes are masked, latest cause: the desktop died" in each for each in told)
+    away = snapshot_of(failing)
+    assert any("the data manager does not answer" in each for each in warnings(away))
+    assert any("nothing was measured for 2 min" in each for each in warnings(replace(away, idle_s=120.0)))
+    learning = snapshot_of([*failing, episode(NOW_S, 1.0)], known=stats())
+    assert not any("are equal" in each for each in warnings(learning))
+    assert warnings(snapshot_of([], running=False)) == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 165])
+def test_the_page_fits_the_terminal(width: int) -> None:
+    lines = [update(NOW_S - 60 * (5 - version), version) for version in range(1, 6)]
+    lines += [episode(NOW_S - 10 * number, 1.0) for number in range(30)]
+    shown = io.StringIO()
+    console = Console(width=width, file=shown)
+    console.print(render(snapshot_of(lines, known=stats())))
+    text = shown.getvalue()
+    assert max(len(line) for line in text.splitlines()) <= width
+    for wanted in (
+        "watched: running, stage train",
+        "5 of 20",
+        "3 open, 1 ready",
+        "press_nth",
+        "environments: executing",
+    ):
+        assert wanted in text
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    found = RunPaths(tmp_path / "watched")
+    found.make()
+    save_resolved_recipe(recipe(), found)
+    RunState(stages_s={"demos": 1.0}).save(found.state)
+    found.metrics.write_text(
+        "".join(json.dumps(line) + "\n" for line in [episode(1.0, 1.0), update(2.0, 1)]), encoding="utf-8"
+    )
+    return found
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    reader = MetricsReader(file)
+    assert reader.read() == []
+    file.write_text('{"a": 1}\n{"a"', encoding="utf-8")
+    assert reader.read() == [{"a": 1}]
+    with file.open("a", encoding="utf-8") as rest:
+        rest.write(": 2}\n")
+    assert reader.read() == [{"a": 1}, {"a": 2}]
+
+
+async def test_a_run_is_going_on_while_its_lock_is_held(paths: RunPaths) -> None:
+    assert not is_running(paths)
+    with run_lock(paths):
+        assert is_running(paths)
+        assert await ask_data_manager(paths) is None
+    assert not is_running(paths)
+
+
+def test_the_command_looks_once_and_prints_tables_or_json(paths: RunPaths) -> None:
+    shown = CliRunner().invoke(app, ["watch", str(paths.root), "--once"])
+    assert shown.exit_code == 0, shown.output
+    assert "watched: not running, stage warm-start is next" in shown.output
+    printed = CliRunner().invoke(app, ["watch", str(paths.root), "--json"])
+    found = json.loads(printed.output)
+    assert (found["running"], found["updates"], found["answered"]) == (False, 1, False)
+
+
+def test_a_folder_that_is_no_run_is_wrong_input(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["watch", str(tmp_path)])
+    assert shown.exit_code == 2
+    assert "is not a run directory" in shown.output
+
+
+async def test_the_page_follows_the_run_until_it_ends(paths: RunPaths, tmp_path: Path) -> None:
+    looks: list[float] = []
+
+    class EndingClock(FakeClock):
+        """After the third wait the run ends."""
+
+        async def sleep(self, seconds: float) -> None:
+            looks.append(seconds)
+            with paths.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(update(2.0 + len(looks), 1 + len(looks))) + "\n")
+            if len(looks) == 3:
+                held.close()
+            await super().sleep(0)
+
+    held = ExitStack()
+    held.enter_context(run_lock(paths))
+    with (tmp_path / "shown").open("w", encoding="utf-8") as file:
+        console = Console(file=file, force_terminal=True, width=100)
+        last = await watch(paths, window_s=300.0, interval_s=2.0, console=console, clock=EndingClock())
+    assert looks == [2.0, 2.0, 2.0]
+    assert (last.running, last.updates) == (False, 4)
