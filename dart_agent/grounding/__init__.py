@@ -9,7 +9,13 @@
     packing    images with their questions as tensors
     answers    the text of answers, with pointer tokens
     forward    the forward pass of backbone and head
+    pointing   the distribution over points, its samples and log-probs
+    grounder   ask a model where something is
+    verifier   a model that judges whether a marked point is right
+    zoom       a second look at the crop around the first answer
+    drawing    pictures of answers
+    evaluation, commands    hit rates; `dart-agent ground`
 
-Rule: the package itself, `samples`, `labels`, `regions` and `scoring` import neither torch nor transformers. Source: GUI-Actor, arXiv
-2506.03143. Non-goals: training (`dart_train.grounding`), where samples come from (`dart_agent.grounding_data`).
+Rule: the package itself, `samples`, `labels`, `regions`, `scoring` and `verifier` import neither torch nor transformers. Source:
+GUI-Actor, arXiv 2506.03143. Non-goals: training (`dart_train.grounding`), where samples come from (`dart_agent.grounding_data`).
 """

@@ -162,13 +162,14 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
     weights = _head_weights(directory)
     patch_torch_extras()
     import torch
-    from transformers import AutoModelForImageTextToText, AutoProcessor
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
     from dart_agent.grounding.head import ActionHead
 
     register_legacy_processors()
     settings = config.get(SETTINGS_KEY) or {"system": _PUBLISHED_SYSTEM.get(config["model_type"], "")}
     try:
+        _expect_head(AutoModelForImageTextToText, AutoConfig.from_pretrained(directory))
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
         processor = AutoProcessor.from_pretrained(directory)
         head = ActionHead(backbone.config.text_config.hidden_size, int(settings.get("offset_parts", 1)))
@@ -176,6 +177,13 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"cannot load a model with an action head from {name_or_path}: {error}") from error
     return GroundingModel(backbone.to(device).eval(), processor, head.to(device).eval(), str(settings["system"]))
+
+
+def _expect_head(auto: Any, config: Any) -> None:
+    """Let transformers not warn of the head's weights beside the backbone's."""
+    backbone_type = auto._model_mapping[type(config)]
+    known = set(backbone_type._keys_to_ignore_on_load_unexpected or ())
+    backbone_type._keys_to_ignore_on_load_unexpected = sorted(known | {rf"^{HEAD_PREFIX[:-1]}\."})
 
 
 def _resize(backbone: Any, tokenizer: Any) -> None:

@@ -13,10 +13,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, Self
 
+import numpy as np
+from PIL import Image
 from pydantic import Field, ValidationError, model_validator
 
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import StrictModel, format_validation_error
+from dart_envs.types import RgbImage
 
 Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels of the image; right and bottom are the edges, so that the width is right - left."""
@@ -148,3 +151,22 @@ def write_samples(path: Path, samples: Iterable[GroundingSample]) -> int:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     return count
+
+
+def read_image(path: Path) -> RgbImage:
+    """Read an image file.
+
+    Args:
+        path: PNG, JPEG or WebP.
+
+    Returns:
+        uint8 [H, W, 3].
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    try:
+        with Image.open(path) as image:
+            return np.array(image.convert("RGB"))
+    except OSError as error:
+        raise ConfigError(f"the image {path} cannot be read: {error}") from None

@@ -15,7 +15,6 @@ from random import Random
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import MAX_TARGETS
 from dart_agent.grounding.samples import GroundingSample, read_samples
-from dart_envs.types import RgbImage
 
 
 class SampleSet:
@@ -87,19 +86,3 @@ def _check_trainable(sample: GroundingSample) -> None:
         raise ConfigError(
             f"grounding sample {sample.sample_id} has {len(sample.targets)} targets: at most {MAX_TARGETS} can be learnt"
         )
-
-
-def read_image(path: Path) -> RgbImage:
-    """Read an image file.
-
-    Args:
-        path: PNG, JPEG or WebP.
-
-    Returns:
-        uint8 [H, W, 3].
-    """
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return np.array(image.convert("RGB"))

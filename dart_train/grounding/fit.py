@@ -16,11 +16,12 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import ADDED_TOKENS
 from dart_agent.grounding.labels import offset_targets, token_targets
 from dart_agent.grounding.model import GroundingModel, attach_head, load_grounding_model
+from dart_agent.grounding.samples import read_image
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
-from dart_train.grounding.batches import SampleSet, read_image
+from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import GroundingConfig
 from dart_train.model.adapters import AdaptedModel, attach_adapter
 from dart_train.model.cpu_vision import optimize_vision_for_cpu

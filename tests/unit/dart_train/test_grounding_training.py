@@ -21,9 +21,9 @@ from dart_agent.grounding.head import ActionHead  # noqa: E402
 from dart_agent.grounding.labels import PatchGrid, offset_targets, token_targets  # noqa: E402
 from dart_agent.grounding.model import HEAD_PREFIX, load_grounding_model  # noqa: E402
 from dart_agent.grounding.packing import Question, pack  # noqa: E402
-from dart_agent.grounding.samples import GroundingSample, GroundingTarget, write_samples  # noqa: E402
+from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_image, write_samples  # noqa: E402
 from dart_train.grounding.__main__ import main  # noqa: E402
-from dart_train.grounding.batches import SampleSet, read_image  # noqa: E402
+from dart_train.grounding.batches import SampleSet  # noqa: E402
 from dart_train.grounding.config import GroundingConfig  # noqa: E402
 from dart_train.grounding.fit import train_grounding  # noqa: E402
 from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss  # noqa: E402

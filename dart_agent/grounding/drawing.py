@@ -1,0 +1,104 @@
+"""Pictures of answers: attention, regions, verifier scores, and where the target is.
+
+Role: `draw_answer`. Rule: the screen stays readable under the attention; what the model said is red and orange, what the verifier
+said blue, what is right green. Non-goals: files, windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from dart_agent.grounding.grounder import GroundingAnswer
+from dart_agent.grounding.labels import PatchGrid
+from dart_agent.grounding.samples import GroundingTarget
+from dart_agent.grounding.scoring import Point
+from dart_envs.types import RgbImage
+
+SAID, REGION, JUDGED, RIGHT = (220, 20, 20), (255, 140, 0), (30, 80, 255), (0, 150, 50)
+SHOWN_REGIONS = 5
+STRONGEST = 0.7
+"""Opacity of the greatest attention."""
+_ARM_PX = 10
+
+
+def draw_answer(
+    image: RgbImage,
+    answer: GroundingAnswer,
+    points: Sequence[Point],
+    *,
+    judged: Sequence[tuple[Point, float]] = (),
+    right: Sequence[GroundingTarget] = (),
+) -> Image.Image:
+    """Draw an answer over its image.
+
+    Args:
+        image: The image, uint8 [H, W, 3].
+        answer: What the model said.
+        points: The final points, which a verifier or a second look may have moved; none: it refused.
+        judged: Candidates with the verifier's scores.
+        right: Targets, to show where the answer should have been.
+
+    Returns:
+        A picture of the size of the image.
+    """
+    width, height = image.shape[1], image.shape[0]
+    picture = image.astype(np.float64)
+    for target in answer.targets:
+        share = target.attention_M / max(float(target.attention_M.max()), 1e-12)
+        heat = Image.fromarray((255 * share.reshape(answer.grid.rows, answer.grid.columns)).astype(np.uint8))
+        strength = np.asarray(heat.resize((width, height), Image.Resampling.NEAREST)) / 255 * STRONGEST
+        picture += strength[..., None] * (np.array(SAID) - picture)
+    drawn = Image.fromarray(picture.astype(np.uint8))
+    pen = ImageDraw.Draw(drawn)
+    for target in answer.targets:
+        for region in target.regions[:SHOWN_REGIONS]:
+            _outline(pen, answer.grid, region.cells)
+            x, y = min(_corners(answer.grid, cell)[:2] for cell in region.cells)
+            _label(pen, (x + 2, y + 1), f"{region.score:.3f}", REGION)
+    for (x, y), score in judged:
+        pen.ellipse((x - 4, y - 4, x + 4, y + 4), outline=JUDGED, width=2)
+        _label(pen, (x + 5, y - 5), f"{score:.2f}", JUDGED)
+    for sought in right:
+        for box in sought.boxes:
+            pen.rectangle(box, outline=RIGHT, width=2)
+        for polygon in sought.polygons:
+            pen.polygon(polygon, outline=RIGHT, width=2)
+    for number, (x, y) in enumerate(points, 1):
+        pen.line((x - _ARM_PX, y, x + _ARM_PX, y), fill=SAID, width=3)
+        pen.line((x, y - _ARM_PX, x, y + _ARM_PX), fill=SAID, width=3)
+        if len(points) > 1:
+            _label(pen, (x + 4, y + 4), str(number), SAID)
+    if not points:
+        _label(pen, (4, 4), f"refused ({answer.refusal:.2f})", SAID)
+    return drawn
+
+
+def _corners(grid: PatchGrid, cell: int) -> tuple[float, float, float, float]:
+    row, column = divmod(cell, grid.columns)
+    width, height = grid.cell_wh
+    return column * width, row * height, (column + 1) * width, (row + 1) * height
+
+
+def _outline(pen: ImageDraw.ImageDraw, grid: PatchGrid, cells: Sequence[int]) -> None:
+    """The border of a region: the sides of its cells that no other cell of it shares."""
+    own = set(cells)
+    for cell in cells:
+        row, column = divmod(cell, grid.columns)
+        left, top, right, bottom = _corners(grid, cell)
+        sides = (
+            (column > 0 and cell - 1 in own, (left, top, left, bottom)),
+            (column < grid.columns - 1 and cell + 1 in own, (right, top, right, bottom)),
+            (row > 0 and cell - grid.columns in own, (left, top, right, top)),
+            (row < grid.rows - 1 and cell + grid.columns in own, (left, bottom, right, bottom)),
+        )
+        for shared, line in sides:
+            if not shared:
+                pen.line(line, fill=REGION, width=2)
+
+
+def _label(pen: ImageDraw.ImageDraw, at: tuple[float, float], text: str, colour: tuple[int, int, int]) -> None:
+    pen.rectangle(pen.textbbox(at, text), fill=(255, 255, 255))
+    pen.text(at, text, fill=colour)

@@ -1,0 +1,295 @@
+"""Log-probs of points, answers, verifier, second look, evaluation and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from PIL import Image  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from dart_agent.cli import app  # noqa: E402
+from dart_agent.errors import ConfigError  # noqa: E402
+from dart_agent.grounding.drawing import RIGHT, SAID, draw_answer  # noqa: E402
+from dart_agent.grounding.evaluation import Answerer, evaluate, size_class  # noqa: E402
+from dart_agent.grounding.forward import QuestionOutput, run_forward  # noqa: E402
+from dart_agent.grounding.grounder import Grounder, GroundingAnswer, TargetAnswer  # noqa: E402
+from dart_agent.grounding.head import ActionHead  # noqa: E402
+from dart_agent.grounding.labels import PatchGrid  # noqa: E402
+from dart_agent.grounding.packing import Question, pack  # noqa: E402
+from dart_agent.grounding.pointing import PointChoice, PointDistribution  # noqa: E402
+from dart_agent.grounding.regions import find_regions, verifier_pool  # noqa: E402
+from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_image, write_samples  # noqa: E402
+from dart_agent.grounding.verifier import (  # noqa: E402
+    COLOUR,
+    Verifier,
+    choose_point,
+    crop_box,
+    marked_crop,
+    verifier_answer,
+    verifier_question,
+)
+from dart_agent.grounding.zoom import zoom_box, zoom_in  # noqa: E402
+from tests.unit.dart_agent.grounding_models import screen, small_model  # noqa: E402
+
+GRID = PatchGrid(4, 2, (128, 64))
+
+
+def answer_at(cell: int, grid: PatchGrid = GRID, targets: int = 1, refusal: float = 0.0) -> GroundingAnswer:
+    """An answer whose attention is on one cell, with a weaker second one."""
+    attention = np.full(grid.cells, 0.01)
+    attention[cell], attention[(cell + 2) % grid.cells] = 0.6, 0.25
+    points = np.array([grid.centre(number) for number in range(grid.cells)])
+    regions = tuple(find_regions(attention, grid))
+    located = TargetAnswer(attention, points, regions, tuple(verifier_pool(attention, grid)))
+    return GroundingAnswer(grid, (located,) * targets, refusal)
+
+
+class FixedGrounder(Grounder):
+    """Says the same of every question, and keeps what it was asked."""
+
+    def __init__(self, cell: int = 1, refusal: float = 0.0) -> None:
+        self.cell, self.refusal = cell, refusal
+        self.asked: list[tuple[Any, list[str]]] = []
+
+    def ask(self, image: Any, instructions: Any, targets: int = 1) -> list[GroundingAnswer]:
+        self.asked.append((image, list(instructions)))
+        grid = PatchGrid(4, 2, (image.shape[1], image.shape[0]))
+        return [answer_at(self.cell, grid, targets, self.refusal) for _ in instructions]
+
+
+class FixedVerifier(Verifier):
+    """Prefers the candidate nearest to a point."""
+
+    def __init__(self, wanted: tuple[float, float]) -> None:
+        object.__setattr__(self, "wanted", wanted)
+
+    def scores(self, image: Any, instruction: str, points: Any) -> list[float]:
+        wanted = self.wanted  # type: ignore[attr-defined]
+        return [0.7 / (1 + abs(x - wanted[0]) + abs(y - wanted[1])) for x, y in points]
+
+
+def random_output(parts: int = 3) -> tuple[ActionHead, QuestionOutput]:
+    torch.manual_seed(2)
+    head = ActionHead(16, parts).double().eval()
+    if head.offset is not None:
+        torch.nn.init.normal_(head.offset[2].weight)
+    context, pointers = torch.randn(8, 16).double(), torch.randn(2, 16).double()
+    return head, QuestionOutput(GRID, head.attend(context, pointers) * 5, context, pointers)
+
+
+def test_probabilities_of_all_points_sum_to_one_and_give_the_entropy() -> None:
+    head, output = random_output()
+    distribution = PointDistribution(head, output, target=1, temperature=0.7)
+    logprobs = torch.stack([distribution.logprob(PointChoice(c, p)) for c in range(8) for p in range(9)]).detach()
+    assert float(logprobs.exp().sum()) == pytest.approx(1)
+    assert float(distribution.entropy().detach()) == pytest.approx(float(-(logprobs.exp() * logprobs).sum()))
+    best = distribution.best()
+    assert float(distribution.logprob(best).detach()) <= float(logprobs.max())
+
+
+def test_samples_follow_the_log_probs() -> None:
+    head, output = random_output(parts=2)
+    distribution = PointDistribution(head, output)
+    generator = torch.Generator().manual_seed(0)
+    draws = [distribution.sample(generator) for _ in range(4000)]
+    for choice in {*draws[:20]}:
+        share = draws.count(choice) / len(draws)
+        assert share == pytest.approx(float(distribution.logprob(choice).exp().detach()), abs=0.03)
+
+
+def test_points_are_the_middles_of_parts() -> None:
+    head, output = random_output(parts=2)
+    distribution = PointDistribution(head, output)
+    assert distribution.point(PointChoice(5, 0)) == (32 + 8, 32 + 8)
+    assert distribution.point(PointChoice(5, 3)) == (32 + 24, 32 + 24)
+    shares = distribution.log_parts(torch.tensor([5]))[0].exp().tolist()
+    mean_x = sum(share * distribution.point(PointChoice(5, part))[0] for part, share in enumerate(shares))
+    assert distribution.expected_points()[5, 0] == pytest.approx(mean_x)
+
+
+def test_without_offsets_a_point_is_the_middle_of_its_cell() -> None:
+    head, output = random_output(parts=1)
+    distribution = PointDistribution(head, output)
+    assert distribution.point(PointChoice(6, 0)) == GRID.centre(6)
+    assert float(distribution.logprob(PointChoice(6, 0)).detach()) == float(distribution.log_attention_M[6].detach())
+    with pytest.raises(ValueError, match="above 0"):
+        PointDistribution(head, output, temperature=0)
+
+
+def test_log_probs_are_recomputed_exactly_with_gradients(tmp_path: Path) -> None:
+    """What a policy samples without gradients alone, a trainer finds again in a batch of others, with gradients."""
+    model = small_model("qwen3_vl", tmp_path, offset_parts=2)
+    question, picture = Question.point("click the button Apple"), screen(128, 64)
+    with torch.inference_mode():
+        sampled = PointDistribution(
+            model.head, run_forward(model, pack(model, [picture], [[question]])).questions[0][0]
+        )
+        choice = sampled.sample(torch.Generator().manual_seed(0))
+        behaviour = float(sampled.logprob(choice))
+    packed = pack(model, [screen(64, 96), picture], [[question], [Question.point("the field"), question]])
+    again = PointDistribution(model.head, run_forward(model, packed).questions[1][1]).logprob(choice)
+    assert float(again.detach()) == pytest.approx(behaviour, abs=1e-5)
+    again.backward()
+    assert model.head.offset is not None
+    for weight in (
+        model.head.offset[2].weight,
+        model.head.projection_enc[0].weight,
+        model.backbone.get_input_embeddings().weight,
+    ):
+        assert weight.grad is not None
+        assert float(weight.grad.abs().sum()) > 0
+
+
+def test_grounder_answers_many_questions_in_one_pass(tmp_path: Path) -> None:
+    model = small_model("qwen3_vl", tmp_path, offset_parts=2)
+    grounder = Grounder(model)
+    both = grounder.ask(screen(128, 64), ["click the button Apple", "the field"])
+    (alone,) = grounder.ask(screen(128, 64), ["the field"])
+    assert np.allclose(both[1].targets[0].attention_M, alone.targets[0].attention_M, atol=1e-6)
+    assert both[1].targets[0].attention_M.sum() == pytest.approx(1)
+    assert 0 < both[0].refusal < 1
+    (drag,) = grounder.ask(screen(128, 64), ["drag the button"], targets=2)
+    assert len(drag.points) == 2
+
+
+def test_marked_crops_show_a_hollow_circle_around_the_point() -> None:
+    image = np.zeros((400, 600, 3), np.uint8)
+    crop = marked_crop(image, (300, 200), reach=50)
+    assert crop.shape == (100, 100, 3)
+    red = np.argwhere((crop == COLOUR).all(axis=2))
+    assert red.mean(axis=0) == pytest.approx([49.5, 49.5])
+    distance = np.hypot(*(red + 0.5 - 50).T)
+    assert 5.4 < distance.min() < 6.2
+    assert 7.8 < distance.max() <= 8.5
+    assert image.sum() == 0
+    assert crop_box((600, 400), (0, 399), 50) == (0, 349, 50, 400)
+    assert marked_crop(image, (599.5, 0.0), reach=50).shape == (50, 50, 3)
+
+
+def test_the_first_good_candidate_is_taken_else_the_best() -> None:
+    assert choose_point([0.3, 0.85, 0.99], 0.8) == 1
+    assert choose_point([0.3, 0.5, 0.5], 0.8) == 1
+    assert choose_point([0.3, 0.2], 0.8) == 0
+
+
+def test_verifier_judges_all_candidates_in_one_batch_as_alone(tmp_path: Path) -> None:
+    model = small_model("qwen2_5_vl", tmp_path)
+    verifier = Verifier(model.backbone, model.processor, reach=40)
+    points = [(20.0, 20.0), (100.0, 60.0), (150.0, 10.0)]
+    picture = screen(168, 84)
+    together = verifier.scores(picture, "click the button", points)
+    alone = [verifier.scores(picture, "click the button", [point])[0] for point in points]
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert len({*together}) == 3
+    packed = pack(
+        verifier, [marked_crop(picture, points[0], 40)], [[Question(verifier_question("x"), verifier_answer(False))]]
+    )
+    learnt = model.tokenizer.decode(packed.labels_BT[packed.labels_BT >= 0])
+    assert learnt == "\nFalse<|im_end|>"
+
+
+def test_zoom_keeps_the_shape_and_stays_inside() -> None:
+    assert zoom_box((600, 400), (300, 200)) == (150, 100, 450, 300)
+    assert zoom_box((600, 400), (10, 390)) == (0, 200, 300, 400)
+    assert zoom_box((600, 400), (599, 0), zoom=4) == (450, 0, 600, 100)
+
+
+def test_zoom_maps_the_second_answer_back() -> None:
+    grounder = FixedGrounder(cell=0)
+    image = screen(128, 64)
+    found = zoom_in(grounder, image, "it", (120.0, 60.0))
+    (seen, _), (left, top, right, bottom) = grounder.asked[0], zoom_box((128, 64), (120.0, 60.0))
+    assert seen.shape == image.shape
+    assert (left, top, right, bottom) == (64, 32, 128, 64)
+    assert found == pytest.approx((64 + 8, 32 + 8))  # the middle of the first of 4 x 2 cells of the crop
+
+
+def sample(name: str, box: tuple[float, float, float, float] | None, **fields: Any) -> GroundingSample:
+    targets = () if box is None else (GroundingTarget(boxes=(box,)),)
+    return GroundingSample(
+        sample_id=name, image="a.png", image_wh=(128, 64), instruction=name, targets=targets, **fields
+    )
+
+
+def test_evaluation_counts_first_and_k_by_class(tmp_path: Path) -> None:
+    Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
+    hit, second = (32, 0, 64, 32), (96, 0, 128, 32)
+    samples = [
+        sample("hit", hit, application="Mousepad", element_type="text"),
+        sample("second", second, application="Mousepad", element_type="icon"),
+        sample("miss", (0, 32, 10, 64), application="GIMP", element_type="icon"),
+        sample("none", None),
+    ]
+    result = evaluate(Answerer(FixedGrounder()), samples, tmp_path, k=2, pictures=tmp_path / "failures")
+    summary = result.summary()
+    assert (summary["hit@1"], summary["hit@2"]) == (0.25, 0.5)
+    assert summary["by_application"]["Mousepad"] == {"hit@1": [1, 2], "hit@2": [2, 2]}
+    assert summary["by_element_type"]["icon"] == {"hit@1": [0, 2], "hit@2": [1, 2]}
+    assert summary["by_size"]["below 16 px"]["hit@1"] == [0, 1]
+    assert sorted(path.stem for path in result.pictures) == ["miss", "none", "second"]
+    refusing = evaluate(Answerer(FixedGrounder(refusal=0.9), refuse=True), samples, tmp_path).summary()
+    assert refusing["hit@1"] == 0.25  # only the one where nothing fits
+    assert size_class(samples[3]) == "refusal"
+
+
+def test_verifier_and_zoom_change_the_first_answer(tmp_path: Path) -> None:
+    Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
+    samples = [sample("second", (96, 0, 128, 32))]
+    verified = Answerer(FixedGrounder(), verifier=FixedVerifier((112.0, 16.0)))
+    assert evaluate(verified, samples, tmp_path).summary()["hit@1"] == 1
+    grounder = FixedGrounder()
+    assert evaluate(Answerer(grounder, zoom=2.0), samples, tmp_path).summary()["hit@1"] == 0
+    assert len(grounder.asked) == 2
+
+
+def test_images_that_do_not_fit_their_samples_are_named(tmp_path: Path) -> None:
+    Image.fromarray(screen(64, 64)).save(tmp_path / "a.png")
+    with pytest.raises(ConfigError, match="has 64x64 pixels"):
+        evaluate(Answerer(FixedGrounder()), [sample("x", None)], tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        evaluate(Answerer(FixedGrounder()), [sample("x", None).model_copy(update={"image": "b.png"})], tmp_path)
+
+
+def test_pictures_show_attention_point_and_target() -> None:
+    image = np.full((64, 128, 3), 255, np.uint8)
+    answer = answer_at(1)
+    drawn = np.asarray(draw_answer(image, answer, answer.points, right=[GroundingTarget(boxes=((96, 32, 120, 60),))]))
+    assert tuple(drawn[16, 48]) == SAID
+    assert tuple(drawn[45, 96]) == RIGHT
+    assert drawn[25, 60, 1] < 120 < drawn[50, 10, 1]  # attended cells are redder than others
+
+
+def test_command_draws_and_measures(tmp_path: Path) -> None:
+    model = small_model("qwen3_vl", tmp_path, offset_parts=2)
+    model.save(tmp_path / "model")
+    Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
+    write_samples(tmp_path / "data.jsonl", [sample("whole", (0, 0, 128, 64)), sample("none", None)])
+    run = CliRunner().invoke
+    options = ["--model", str(tmp_path / "model")]
+    drawn = run(app, ["ground", str(tmp_path / "a.png"), "click it", *options, "--out", str(tmp_path / "o.png"),
+                      "--verifier", str(tmp_path / "start"), "--zoom", "2"])  # fmt: skip
+    assert drawn.exit_code == 0, drawn.output
+    assert read_image(tmp_path / "o.png").shape == (64, 128, 3)
+    assert "verifier: (" in drawn.output
+    measured = run(app, ["ground", "eval", str(tmp_path / "data.jsonl"), *options, "--out", str(tmp_path / "e")])
+    assert measured.exit_code == 0, measured.output
+    assert json.loads((tmp_path / "e" / "result.json").read_text())["hit@1"] == 0.5
+    assert (tmp_path / "e" / "failures" / "none.png").is_file()
+
+
+def test_command_says_what_is_wrong(tmp_path: Path) -> None:
+    Image.fromarray(screen(32, 32)).save(tmp_path / "a.png")
+    for arguments, sentence in (
+        (["ground", str(tmp_path / "no.png"), "x", "--model", "m"], "there is no file"),
+        (["ground", str(tmp_path / "a.png"), "x", "--model", str(tmp_path)], str(tmp_path)),
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert sentence in result.output
