@@ -1,6 +1,7 @@
 """The recipe's section `eval`: evaluation before and after training.
 
-Role: the schema. Non-goals: the comparison (`dart_train.report.paired_evaluation`).
+Role: the schema. Rule: validation variations compare policies of a run, test variations judge the last one and choose nothing. Non-goals:
+the comparison (`dart_train.report.paired_evaluation`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from dart_agent.strict_model import StrictModel
 
 
 class EvalSection(StrictModel):
-    """Greedy evaluation on validation variations, the same list before and after training.
+    """Greedy evaluation: on validation variations, the same list before and after training, and once on test variations.
 
     Attributes:
         episodes: Episodes of an evaluation.
         baseline_episodes: Episodes of the random and of the blank-screenshot policy.
+        test_episodes: Episodes on the test split at the end, spread over the families and the held-out families of the suite. They may
+            be asked for when the run is finished, too.
         min_gain_points: A gain at or below this many points counts as not learned: exit code 1.
     """
 
     episodes: int = Field(default=300, ge=1)
     baseline_episodes: int = Field(default=0, ge=0)
+    test_episodes: int = Field(default=0, ge=0)
     min_gain_points: float = 0.0

@@ -149,6 +149,27 @@ class Utilisation:
 
 
 @dataclass(frozen=True, slots=True)
+class SuccessRow:
+    """Success on the test split.
+
+    Attributes:
+        families: A family, or "trained families", "held-out families".
+        held_out: Whether nothing was trained on it.
+        episodes: Episodes with a reward.
+        percent: Success in percent.
+        lower_percent: Lower end of Wilson's 95 % interval.
+        upper_percent: Upper end.
+    """
+
+    families: str
+    held_out: bool
+    episodes: int
+    percent: float
+    lower_percent: float
+    upper_percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """Everything that the report of a run shows.
 
@@ -158,6 +179,8 @@ class RunReport:
         paired_evaluation: The evaluation before and after training, None where no item has a reward in both.
         conclusion: One sentence: whether the policy learned.
         baselines: Success in percent of the random and of the blank-screenshot policy, by name.
+        test: Success on the test split, by family, then of all; empty where there was no test.
+        test_number: How often the test split was evaluated in this run; 0: never.
         stages_s: Seconds per finished stage.
         counts: Totals of the run by name.
         masked: Table of masked episodes.
@@ -177,6 +200,8 @@ class RunReport:
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
+    test: Sequence[SuccessRow] = ()
+    test_number: int = 0
     masked: Sequence[MaskedRow] = ()
     throughput: Sequence[StageThroughput] = ()
     utilisation: Sequence[Utilisation] = ()
@@ -197,6 +222,7 @@ class RunReport:
             "conclusion": self.conclusion,
             "paired_evaluation": None if self.paired_evaluation is None else self.paired_evaluation.as_dict(),
             "baselines_percent": dict(self.baselines),
+            "test": {"number": self.test_number, "rows": [asdict(row) for row in self.test]},
             "stages_s": dict(self.stages_s),
             "counts": dict(self.counts),
             "masked": [asdict(row) for row in self.masked],

@@ -257,6 +257,7 @@ class Run:
             phases.EVAL_BEFORE: lambda: self._evaluate(phases.EVAL_BEFORE),
             phases.TRAIN: self._train,
             phases.EVAL_AFTER: lambda: self._evaluate(phases.EVAL_AFTER),
+            phases.TEST: lambda: self._evaluate(phases.TEST),
             stages.BASELINE_STAGE: self._baselines,
         }
         state = stages.StagesState(stages.plan_stages(self.recipe), set(self.state.stages_s))

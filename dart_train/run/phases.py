@@ -1,8 +1,8 @@
 """From a recipe to the phases that the data manager runs.
 
 Role: pure functions. Rule: demonstrations and training come from the train split, evaluation from the validation split, and both
-evaluations of a run are the same list. A phase that is begun anew has a number behind its name: `eval-after`, `eval-after-2`.
-Non-goals: scheduling (the data manager's curation).
+evaluations of a run are the same list; the test comes from the test split, after everything that could be chosen by it. A phase that is
+begun anew has a number behind its name: `eval-after`, `eval-after-2`. Non-goals: scheduling (the data manager's curation).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dart_agent.data_client.payloads import SamplingPayload
 from dart_agent.data_client.wire import PhaseSpec, TaskSelection
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose
+from dart_envs.tasks import load_suite
 from dart_train.config import Recipe
 from dart_train.run.state import RunState
 
@@ -20,6 +21,7 @@ DEMO = "demo"
 TRAIN = "train"
 EVAL_BEFORE = "eval-before"
 EVAL_AFTER = "eval-after"
+TEST = "test"
 BASELINES: dict[str, tuple[PolicyKind, str]] = {
     "eval-random": ("random", "random policy"),
     "eval-blank": ("blank", "blank screenshot"),
@@ -29,7 +31,7 @@ BASELINES: dict[str, tuple[PolicyKind, str]] = {
 STAGES_BY_PHASE = {DEMO: "demos", **dict.fromkeys(BASELINES, "baselines")}
 """Stage of every phase whose stage has another name."""
 
-PHASES_OF_POLICY = {TRAIN: (TRAIN,), EVAL_AFTER: (EVAL_AFTER,), "baselines": tuple(BASELINES)}
+PHASES_OF_POLICY = {TRAIN: (TRAIN,), EVAL_AFTER: (EVAL_AFTER,), TEST: (TEST,), "baselines": tuple(BASELINES)}
 """Phases of every stage whose result depends on the last policy version."""
 
 
@@ -43,6 +45,19 @@ def first_name(phase: str) -> str:
         The name without a number.
     """
     return re.sub(r"-\d+$", "", phase)
+
+
+def times_begun(phase: str) -> int:
+    """Count how often a phase was begun.
+
+    Args:
+        phase: Its present name.
+
+    Returns:
+        The number behind the name; 1 without one.
+    """
+    number = phase.removeprefix(first_name(phase)).removeprefix("-")
+    return int(number) if number else 1
 
 
 def demo(recipe: Recipe, name: str = DEMO) -> PhaseSpec:
@@ -69,7 +84,7 @@ def demo(recipe: Recipe, name: str = DEMO) -> PhaseSpec:
 
 
 def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
-    """Specify an evaluation: greedy episodes on validation variations.
+    """Specify an evaluation: greedy episodes on validation variations, or of the test on test variations.
 
     Args:
         recipe: The recipe.
@@ -78,16 +93,34 @@ def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
     Returns:
         The phase.
     """
-    episodes = recipe.eval.baseline_episodes if first_name(name) in BASELINES else recipe.eval.episodes
+    select = TaskSelection(
+        suite=recipe.tasks.suite,
+        split="validation",
+        families=list(recipe.tasks.families),
+        count=recipe.eval.baseline_episodes if first_name(name) in BASELINES else recipe.eval.episodes,
+    )
+    if first_name(name) == TEST:
+        families = [*recipe.tasks.families, *held_out_families(recipe)]
+        select = select.model_copy(update={"split": "test", "families": families, "count": recipe.eval.test_episodes})
     return PhaseSpec(
         name=name,
         purpose=Purpose.EVAL,
-        select=TaskSelection(
-            suite=recipe.tasks.suite, split="validation", families=list(recipe.tasks.families), count=episodes
-        ),
+        select=select,
         sampling=SamplingPayload(temperature=0.0, max_tokens=recipe.rollout.max_tokens),
         max_steps=recipe.tasks.max_steps,
     )
+
+
+def held_out_families(recipe: Recipe) -> list[str]:
+    """List the families that nothing is trained on.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        Their names.
+    """
+    return [name for name, family in load_suite(recipe.tasks.suite).families.items() if family.held_out]
 
 
 def training(recipe: Recipe, name: str = TRAIN) -> PhaseSpec:
@@ -118,13 +151,15 @@ def report_phases(state: RunState) -> dict[str, str]:
         state: The progress of the run.
 
     Returns:
-        Phase names of finished stages by role: `before`, `after`, and baselines under their displayed names.
+        Phase names of finished stages by role: `before`, `after`, `test`, and baselines under their displayed names.
     """
     found = {}
     if EVAL_BEFORE in state.stages_s:
         found["before"] = state.phase_name(EVAL_BEFORE)
     if EVAL_AFTER in state.stages_s:
         found["after"] = state.phase_name(EVAL_AFTER)
+    if TEST in state.stages_s:
+        found["test"] = state.phase_name(TEST)
     if "baselines" in state.stages_s:
         found |= {label: state.phase_name(name) for name, (_, label) in BASELINES.items()}
     return found

@@ -18,7 +18,7 @@ from dart_envs.errors import DartEnvError
 from dart_envs.tasks import Suite
 from dart_server.wire.extras import install_command
 from dart_train.config import Recipe, RecipeError
-from dart_train.run import farm, recipe_policy
+from dart_train.run import farm, phases, recipe_policy
 from dart_train.run.paths import RunPaths
 
 GIB = 2**30
@@ -124,6 +124,14 @@ def _count_problems(recipe: Recipe, suite: Suite) -> list[str]:
         for key, count in asked.items()
         if count > to_judge
     ]
+    if recipe.eval.test_episodes:
+        tested = [*families, *phases.held_out_families(recipe)]
+        to_test = len(suite.tasks("test", tested))
+        if recipe.eval.test_episodes > to_test:
+            problems.append(
+                f"eval.test_episodes: {recipe.eval.test_episodes} are asked for, the families and those that are held out have {to_test} "
+                f"test tasks: give at most {to_test}"
+            )
     return problems
 
 

@@ -26,7 +26,14 @@ Changes = dict[str, tuple[Any, Any]]
 """Values before and now, by `section.key`."""
 
 EXTENSIONS = ("train.updates", "train.max_minutes")
-RESULT_INDEPENDENT = ("limits.", "eval.min_gain_points", "data.listen", "data.url", "data.insecure_plain_http")
+RESULT_INDEPENDENT = (
+    "limits.",
+    "eval.min_gain_points",
+    "eval.test_episodes",
+    "data.listen",
+    "data.url",
+    "data.insecure_plain_http",
+)
 
 
 def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:

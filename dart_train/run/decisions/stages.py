@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_train.config import Recipe
-from dart_train.run.phases import EVAL_AFTER, EVAL_BEFORE, TRAIN
+from dart_train.run.phases import EVAL_AFTER, EVAL_BEFORE, TEST, TRAIN
 
 DEMOS, WARM_START, BASELINE_STAGE = "demos", "warm-start", "baselines"
 
@@ -108,6 +108,8 @@ def plan_stages(recipe: Recipe) -> tuple[PlannedStage, ...]:
         Them, in order.
     """
     stages = [PlannedStage(name, "vllm") for name in (EVAL_BEFORE, TRAIN, EVAL_AFTER)]
+    if recipe.eval.test_episodes:
+        stages.append(PlannedStage(TEST, "vllm"))
     if recipe.warmup.enabled:
         stages.insert(0, PlannedStage(WARM_START))
         if recipe.demos.per_family:
