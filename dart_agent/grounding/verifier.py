@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.compat import patch_torch_extras, register_legacy_processors
 from dart_envs.types import RgbImage
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dart_agent.grounding.packing import PackedQuestions
+
 CROP_REACH_PX = 500
 RADIUS_PX = 7
 LINE_PX = 3
@@ -30,6 +35,8 @@ GAMMA = 0.8
 """GUI-Actor's threshold for ScreenSpot; 0.95 for ScreenSpot-Pro."""
 TRUE, FALSE = "True", "False"
 END_OF_TURN = "<|im_end|>"
+SETTINGS_KEY = "dart_verifier"
+"""Where config.json keeps what a verifier was trained with."""
 
 
 def crop_box(image_wh: tuple[int, int], point: Point, reach: float) -> tuple[int, int, int, int]:
@@ -129,19 +136,32 @@ class Verifier:
         device = self.backbone.device
         words = [self.processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in (TRUE, FALSE)]
         with torch.inference_mode():
-            hidden_BTD = self.backbone.model(
-                input_ids=packed.input_ids_BT.to(device),
-                attention_mask=packed.attention_mask_B1TT.to(device),
-                position_ids=packed.position_ids_3BT.to(device),
-                pixel_values=packed.pixel_values.to(device),
-                image_grid_thw=packed.image_grid_thw.to(device),
-                use_cache=False,
-            ).last_hidden_state
+            hidden_BTD = self.hidden_states(packed)
             rows = torch.arange(len(crops), device=device)
             at = torch.tensor([position for (position,) in packed.decisions], device=device)
             logits_B2 = self.backbone.lm_head(hidden_BTD[rows, at])[:, words].float()
             found: list[float] = torch.softmax(logits_B2, dim=1)[:, 0].tolist()
         return found
+
+    def hidden_states(self, packed: PackedQuestions) -> Tensor:
+        """Run the model.
+
+        Args:
+            packed: Questions about crops.
+
+        Returns:
+            Final hidden states [B, T, D], with gradients where they are enabled.
+        """
+        device = self.backbone.device
+        hidden_BTD: Tensor = self.backbone.model(
+            input_ids=packed.input_ids_BT.to(device),
+            attention_mask=packed.attention_mask_B1TT.to(device),
+            position_ids=packed.position_ids_3BT.to(device),
+            pixel_values=packed.pixel_values.to(device),
+            image_grid_thw=packed.image_grid_thw.to(device),
+            use_cache=False,
+        ).last_hidden_state
+        return hidden_BTD
 
 
 def choose_point(scores: Sequence[float], gamma: float = GAMMA) -> int:
@@ -180,6 +200,8 @@ def load_verifier(name_or_path: str) -> Verifier:
     register_legacy_processors()
     try:
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
-        return Verifier(backbone.eval(), AutoProcessor.from_pretrained(directory))
+        settings = getattr(backbone.config, SETTINGS_KEY, {"reach": CROP_REACH_PX, "system": ""})
+        processor = AutoProcessor.from_pretrained(directory)
+        return Verifier(backbone.eval(), processor, str(settings["system"]), float(settings["reach"]))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load a verifier from {name_or_path}: {error}") from error

@@ -1,4 +1,4 @@
-"""`python -m dart_train.grounding --config FILE`: the training of a grounding model as a process.
+"""`python -m dart_train.grounding --config FILE`: the training of a grounding model or a verifier as a process.
 
 Role: reads the configuration, limits the threads before torch is loaded, trains, ends. Rule: what the user can fix is one sentence and
 exit code 2. Non-goals: defaults (`GroundingConfig`).
@@ -10,13 +10,15 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import format_validation_error
-from dart_train.grounding.config import GroundingConfig
+from dart_train.grounding.config import GroundingConfig, VerifierConfig
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,9 +32,12 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m dart_train.grounding")
     parser.add_argument("--config", type=Path, required=True)
-    path = parser.parse_args(argv).config
+    parser.add_argument("--verifier", action="store_true", help="train a verifier instead of a head")
+    arguments = parser.parse_args(argv)
+    path = arguments.config
     try:
-        config = GroundingConfig.model_validate_json(path.read_text(encoding="utf-8"))
+        settings = VerifierConfig if arguments.verifier else GroundingConfig
+        config = settings.model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
         print(f"grounding: cannot use {path}: {format_validation_error(error)}", file=sys.stderr)
         return 2
@@ -41,14 +46,22 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
     from dart_train.grounding.fit import train_grounding
+    from dart_train.grounding.verifier import train_verifier
     from dart_train.model.policy_model import ModelNotFoundError
 
     try:
-        train_grounding(config, lambda line: print(json.dumps(line), flush=True))
+        if isinstance(config, VerifierConfig):
+            train_verifier(config, _report)
+        elif isinstance(config, GroundingConfig):
+            train_grounding(config, _report)
     except (ConfigError, ModelNotFoundError, FileExistsError) as error:
         print(f"grounding: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _report(line: Mapping[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

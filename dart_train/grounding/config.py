@@ -1,4 +1,4 @@
-"""Configuration of the training of a grounding model.
+"""Configuration of the training of grounding models and verifiers.
 
 Role: the JSON file that the process reads. Rule: unknown keys are errors; the module imports no torch.
 """
@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dart_agent.grounding.verifier import CROP_REACH_PX
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice
@@ -18,32 +19,23 @@ from dart_train.trainer.config import OptimizerSettings
 Stage = Literal["head", "all"]
 
 
-class GroundingConfig(StrictModel):
-    """What a grounding model learns from, for how long, and what of it is trained.
+class SupervisedConfig(StrictModel):
+    """What a model learns from, and for how long.
 
     Attributes:
-        start_model: Directory or name of the model to start from; a model without a head gets a new one.
+        start_model: Directory or name of the model to start from.
         samples: Files of grounding samples (`dart_agent.grounding.samples`), images beside them.
         out_dir: Where the model is written, atomically; it must not exist.
         checkpoints: Directory of trainer states; training goes on from the newest one there.
         metrics: File that gets a JSON line periodically.
-        stage: head: the head and the embeddings of its tokens, on a frozen backbone. all: everything.
-        lora: With stage all: train adapters on the language model instead of its weights.
-        freeze_vision: With stage all: keep the vision tower as it is.
-        pointer_weight: Weight of the attention's loss.
-        offset_weight: Weight of the loss of the place within a cell.
-        language_weight: Weight of the language model's loss on the answers; None: 0 in stage head and 1 in stage all, as published.
-        soft_labels: Weigh cells by the share that the target covers.
-        offset_parts: Parts per side of a cell, of a new head.
-        dropout: Dropout of the head.
-        system: System prompt, of a new head.
+        freeze_vision: Keep the vision tower as it is.
         updates: Updates in all.
         images_per_update: Images per update.
-        questions_per_image: Greatest number of questions about an image in an update.
+        questions_per_image: Greatest number of samples of an image in an update.
         optimizer: AdamW.
         checkpoint_every: Updates between trainer states.
         report_every: Updates per metric line.
-        seed: Seed of the new head, of the order of samples and of dropout.
+        seed: Seed of all that is random.
         threads: CPU threads of torch.
         device: Where to train.
     """
@@ -53,16 +45,7 @@ class GroundingConfig(StrictModel):
     out_dir: Path
     checkpoints: Path
     metrics: Path
-    stage: Stage = "head"
-    lora: LoraSettings | None = None
     freeze_vision: bool = False
-    pointer_weight: float = Field(default=1.0, ge=0)
-    offset_weight: float = Field(default=0.1, ge=0)
-    language_weight: float | None = Field(default=None, ge=0)
-    soft_labels: bool = False
-    offset_parts: int = Field(default=4, ge=1, le=16)
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    system: str = ""
     updates: int = Field(default=1000, ge=1)
     images_per_update: int = Field(default=8, ge=1)
     questions_per_image: int = Field(default=6, ge=1)
@@ -74,6 +57,44 @@ class GroundingConfig(StrictModel):
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=2, ge=1)
     device: DeviceChoice = "auto"
+
+
+class VerifierConfig(SupervisedConfig):
+    """How a verifier is trained.
+
+    Attributes:
+        reach: Pixels to each side of a point that a crop shows; kept with the model, so that it is used as it was trained.
+        hard_fraction: Fraction of the wrong points that lie on other elements or just beside the target; the others are anywhere.
+    """
+
+    reach: float = Field(default=CROP_REACH_PX, gt=0)
+    hard_fraction: float = Field(default=0.75, ge=0, le=1)
+
+
+class GroundingConfig(SupervisedConfig):
+    """How a grounding model is trained, and what of it; a start model without a head gets a new one.
+
+    Attributes:
+        stage: head: the head and the embeddings of its tokens, on a frozen backbone. all: everything.
+        lora: With stage all: train adapters on the language model instead of its weights.
+        pointer_weight: Weight of the attention's loss.
+        offset_weight: Weight of the loss of the place within a cell.
+        language_weight: Weight of the language model's loss on the answers; None: 0 in stage head and 1 in stage all, as published.
+        soft_labels: Weigh cells by the share that the target covers.
+        offset_parts: Parts per side of a cell, of a new head.
+        dropout: Dropout of the head.
+        system: System prompt, of a new head.
+    """
+
+    stage: Stage = "head"
+    lora: LoraSettings | None = None
+    pointer_weight: float = Field(default=1.0, ge=0)
+    offset_weight: float = Field(default=0.1, ge=0)
+    language_weight: float | None = Field(default=None, ge=0)
+    soft_labels: bool = False
+    offset_parts: int = Field(default=4, ge=1, le=16)
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    system: str = ""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,14 +1,13 @@
-"""The training loop of a grounding model.
+"""The training of a grounding model: its losses, and what each stage trains.
 
-Role: `train_grounding(config)` trains, keeps checkpoints and writes the model. Rule: an update depends on trained weights, optimiser, seed
-and number of the update alone (dropout included), so that a killed training that is started again ends with the same bits; the result
-appears under its final name only when it is complete. Non-goals: evaluation (`dart-agent ground eval`).
+Role: `train_grounding(config)` trains and writes a model. Rule: stage `head` leaves every other weight bit for bit. Non-goals: the loop
+(`dart_train.grounding.supervised`), evaluation (`dart-agent ground eval`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,28 +17,23 @@ from dart_agent.grounding.labels import offset_targets, token_targets
 from dart_agent.grounding.model import GroundingModel, attach_head, load_grounding_model
 from dart_agent.grounding.samples import read_image
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
-from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import GroundingConfig
+from dart_train.grounding.supervised import Progress, SupervisedTrainer, refuse_existing, run_training
 from dart_train.model.adapters import AdaptedModel, attach_adapter
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model
-from dart_train.model.weights import write_directory_atomically
-from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
-from dart_train.trainer.schedule import learning_rate
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEPT_STATES = 2
-
 
 def train_grounding(
     config: GroundingConfig,
-    on_progress: Callable[[Mapping[str, Any]], None] | None = None,
+    on_progress: Progress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> GroundingModel:
     """Train a model and write it to `config.out_dir`.
@@ -57,41 +51,13 @@ def train_grounding(
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
     """
-    if config.out_dir.exists():
-        raise FileExistsError(f"{config.out_dir} exists already: remove it to train again")
+    refuse_existing(config)
     samples = SampleSet(config.samples)
     import torch
 
     torch.set_num_threads(config.threads)
     trainer = GroundingTrainer(config, samples, load_start_model(config))
-    store = CheckpointStore(config.checkpoints, KEPT_STATES)
-    latest = store.latest()
-    first, before_s = 0, 0.0
-    if latest is not None:
-        trainer.restore(latest)
-        first, before_s = latest.updates, latest.trained_s
-    began_s = clock.monotonic()
-    for update in range(first, config.updates):
-        losses = trainer.update(update)
-        done, trained_s = update + 1, before_s + clock.monotonic() - began_s
-        if done % config.report_every == 0 or done == config.updates:
-            line = {"kind": "grounding", "update": done, **losses, "trained_s": round(trained_s, 1)}
-            append_metrics(config.metrics, line)
-            if on_progress is not None:
-                on_progress(line)
-        if done % config.checkpoint_every == 0 and done < config.updates:
-            store.save(
-                TrainerState(
-                    version=0,
-                    updates=done,
-                    last_batch=None,
-                    steps=[],
-                    metrics=losses,
-                    trained_s=trained_s,
-                    tensors=trainer.tensors(),
-                )
-            )
-    write_directory_atomically(config.out_dir, trainer.save)
+    run_training(trainer, config, "grounding", on_progress, clock)
     trainer.model.backbone.eval()
     trainer.model.head.eval()
     return trainer.model
@@ -122,7 +88,7 @@ def load_start_model(config: GroundingConfig) -> GroundingModel:
     )
 
 
-class GroundingTrainer:
+class GroundingTrainer(SupervisedTrainer):
     """A model with its optimiser.
 
     Args:
@@ -146,66 +112,11 @@ class GroundingTrainer:
                 module.p = config.dropout
         model.head.self_attention.dropout = config.dropout
         model.head.train()
-        settings = config.optimizer
-        masked: list[Any] = [self._masked] if self._masked is not None else []
-        plain = [parameter for parameter in self.trained().values() if parameter is not self._masked]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": plain, "weight_decay": settings.weight_decay}, {"params": masked, "weight_decay": 0.0}],
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-        )
-
-    def trained(self) -> dict[str, Any]:
-        """The parameters that are trained, by name."""
-        parts = {"backbone": self.model.backbone, "head": self.model.head}
-        return {
-            f"{part}.{name}": parameter
-            for part, module in parts.items()
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad
-        }
-
-    def update(self, number: int) -> dict[str, float]:
-        """Do one update.
-
-        Args:
-            number: Its number, from 0.
-
-        Returns:
-            The losses, in nats, by name.
-        """
-        import torch
-
-        config = self.config
-        rate = learning_rate(config.optimizer, number, config.updates)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        with torch.random.fork_rng(devices=[] if str(self.model.device) == "cpu" else None):
-            torch.manual_seed(config.seed * 1_000_003 + number)
-            losses = self.losses(number)
-            total = (
-                config.pointer_weight * losses["pointer_loss"]
-                + config.offset_weight * losses["offset_loss"]
-                + config.lm_weight * losses["language_loss"]
-            )
-            self.optimizer.zero_grad(set_to_none=True)
-            total.backward()  # type: ignore[no-untyped-call]
-        for parameter in self.trained().values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        torch.nn.utils.clip_grad_norm_(self.trained().values(), config.optimizer.grad_clip)
-        self.optimizer.step()
-        return {name: float(value.detach()) for name, value in losses.items()}
+        undecayed = () if self._masked is None else (self._masked,)
+        super().__init__(config, {"backbone": model.backbone, "head": model.head}, undecayed)
 
     def losses(self, number: int) -> dict[str, Tensor]:
-        """Compute the losses of an update's batch.
-
-        Args:
-            number: Number of the update.
-
-        Returns:
-            Scalars by name.
-        """
+        """The losses of pointer, offset and language; see `SupervisedTrainer.losses`."""
         import torch
 
         from dart_agent.grounding.forward import run_forward
@@ -231,7 +142,9 @@ class GroundingTrainer:
                     parts = torch.from_numpy(offset_targets(found.grid, sample.targets, head.offset_parts))
                     offsets.append(offset_loss(head, found, targets_KM, parts.to(found.logits_KM)))
         language = (
-            language_loss(self.model.backbone, output, packed) if config.lm_weight else mean_loss([], output.hidden_BTD)
+            language_loss(self.model.backbone, output.hidden_BTD, packed)
+            if config.lm_weight
+            else mean_loss([], output.hidden_BTD)
         )
         return {
             "pointer_loss": mean_loss(attention, output.hidden_BTD),
@@ -239,45 +152,17 @@ class GroundingTrainer:
             "language_loss": language,
         }
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Trained parameters and the optimiser's state of each, by name."""
-        found: dict[str, Tensor] = {}
-        for name, parameter in self.trained().items():
-            found[f"model.{name}"] = parameter.detach()
-            found |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
-        return found
-
-    def restore(self, state: TrainerState) -> None:
-        """Take over a state from disk.
-
-        Args:
-            state: The state.
-
-        Raises:
-            ModelNotFoundError: The state is one of another model or of other settings.
-        """
-        import torch
-
-        for parameter in self.trained().values():
-            parameter.grad = torch.zeros_like(parameter)
-        for group in self.optimizer.param_groups:
-            group["lr"] = 0.0
-        self.optimizer.step()  # makes the optimiser's tensors; no parameter changes
-        self.optimizer.zero_grad(set_to_none=True)
-        wanted = self.tensors()
-        lacking = sorted(set(wanted) - state.load(wanted))
-        if lacking:
-            raise ModelNotFoundError(
-                f"checkpoint {state.directory} lacks {lacking[0]} and {len(lacking) - 1} more tensors: continue with the settings that it "
-                "was made with, or choose another folder of checkpoints"
-            )
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The losses under the configuration's weights."""
+        config = self.config
+        return (
+            config.pointer_weight * losses["pointer_loss"]
+            + config.offset_weight * losses["offset_loss"]
+            + config.lm_weight * losses["language_loss"]
+        )
 
     def save(self, directory: Path) -> None:
-        """Write the model, adapters merged.
-
-        Args:
-            directory: An empty directory.
-        """
+        """Write the model, adapters merged; see `SupervisedTrainer.save`."""
         self.model.save(directory, None if self._adapted is None else self._adapted.merged_state())
 
     def _choose_trained(self) -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dart_agent.grounding.forward import ForwardOutput, QuestionOutput
+from dart_agent.grounding.forward import QuestionOutput
 from dart_agent.grounding.head import ActionHead
 from dart_agent.grounding.packing import NO_LABEL, PackedQuestions
 
@@ -56,21 +56,38 @@ def offset_loss(head: ActionHead, output: QuestionOutput, targets_KM: Tensor, of
     return (targets_KM[pointer_N, cell_N] * terms_NP.sum(dim=1)).sum() / len(targets_KM)
 
 
-def language_loss(backbone: Any, output: ForwardOutput, packed: PackedQuestions) -> Tensor:
+def language_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) -> Tensor:
     """Mean cross-entropy of the answers' tokens.
 
     Args:
         backbone: The transformers model.
-        output: Of the forward pass.
+        hidden_BTD: Final hidden states of the forward pass.
         packed: Its questions.
 
     Returns:
         Nats per token; a scalar.
     """
-    labels_BT = packed.labels_BT[:, 1:].to(output.hidden_BTD.device)
+    labels_BT = packed.labels_BT[:, 1:].to(hidden_BTD.device)
     learnt_BT = labels_BT != NO_LABEL
-    logits_NV = backbone.lm_head(output.hidden_BTD[:, :-1][learnt_BT])
+    logits_NV = backbone.lm_head(hidden_BTD[:, :-1][learnt_BT])
     return F.cross_entropy(logits_NV.float(), labels_BT[learnt_BT])
+
+
+def judgement_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) -> Tensor:
+    """Mean cross-entropy of a verifier's first word, which alone its score reads.
+
+    Args:
+        backbone: The transformers model.
+        hidden_BTD: Final hidden states of the forward pass.
+        packed: One question per image.
+
+    Returns:
+        Nats per question; a scalar.
+    """
+    rows = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
+    at = torch.tensor([position for (position,) in packed.decisions], device=hidden_BTD.device)
+    words_B = packed.labels_BT.to(hidden_BTD.device)[rows, at + 1]
+    return F.cross_entropy(backbone.lm_head(hidden_BTD[rows, at]).float(), words_B)
 
 
 def mean_loss(losses: Sequence[Tensor], like: Tensor) -> Tensor:

@@ -1,0 +1,208 @@
+"""The loop that grounding models and verifiers are trained in, with checkpoints for exact resuming.
+
+Role: `SupervisedTrainer` owns the optimiser and what it trains; `run_training` counts updates, keeps checkpoints and writes the result.
+Rule: an update depends on trained weights, optimiser, seed and number of the update alone (dropout included), so that a killed training
+that is started again ends with the same bits; the result appears under its final name only when it is complete. Non-goals: losses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dart_agent.metrics_file import append_metrics
+from dart_server.wire import Clock
+from dart_train.grounding.config import SupervisedConfig
+from dart_train.model.policy_model import ModelNotFoundError
+from dart_train.model.weights import write_directory_atomically
+from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.schedule import learning_rate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Progress = Callable[[Mapping[str, Any]], None]
+KEPT_STATES = 2
+
+
+class SupervisedTrainer(ABC):
+    """Modules with their optimiser.
+
+    Args:
+        config: The configuration.
+        modules: What is trained, by a name that its parameters get in checkpoints; what needs no gradient is left out.
+        undecayed: Parameters without weight decay.
+    """
+
+    def __init__(self, config: SupervisedConfig, modules: Mapping[str, Any], undecayed: tuple[Any, ...] = ()) -> None:
+        import torch
+
+        self._settings, self._modules = config, modules
+        plain = [parameter for parameter in self.trained().values() if all(parameter is not one for one in undecayed)]
+        settings = config.optimizer
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": plain, "weight_decay": settings.weight_decay},
+                {"params": list(undecayed), "weight_decay": 0.0},
+            ],
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+        )
+
+    @abstractmethod
+    def losses(self, number: int) -> dict[str, Tensor]:
+        """Compute the losses of an update's batch.
+
+        Args:
+            number: Number of the update.
+
+        Returns:
+            Scalars by name.
+        """
+
+    @abstractmethod
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """Weigh the losses.
+
+        Args:
+            losses: As `losses` gave them.
+
+        Returns:
+            What is minimised.
+        """
+
+    @abstractmethod
+    def save(self, directory: Path) -> None:
+        """Write the model.
+
+        Args:
+            directory: An empty directory.
+        """
+
+    def trained(self) -> dict[str, Any]:
+        """The parameters that are trained, by name."""
+        return {
+            f"{part}.{name}": parameter
+            for part, module in self._modules.items()
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def update(self, number: int) -> dict[str, float]:
+        """Do one update.
+
+        Args:
+            number: Its number, from 0.
+
+        Returns:
+            The losses, in nats, by name.
+        """
+        import torch
+
+        config = self._settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config.optimizer, number, config.updates)
+        with torch.random.fork_rng():
+            torch.manual_seed(config.seed * 1_000_003 + number)
+            losses = self.losses(number)
+            self.optimizer.zero_grad(set_to_none=True)
+            self.total(losses).backward()  # type: ignore[no-untyped-call]
+        self._fill_gradients()
+        torch.nn.utils.clip_grad_norm_(self.trained().values(), config.optimizer.grad_clip)
+        self.optimizer.step()
+        return {name: float(value.detach()) for name, value in losses.items()}
+
+    def _fill_gradients(self) -> None:
+        """Parameters that no sample reached have the gradient 0."""
+        import torch
+
+        for parameter in self.trained().values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Trained parameters and the optimiser's state of each, by name."""
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.trained().items():
+            found[f"model.{name}"] = parameter.detach()
+            found |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
+        return found
+
+    def restore(self, state: TrainerState) -> None:
+        """Take over a state from disk.
+
+        Args:
+            state: The state.
+
+        Raises:
+            ModelNotFoundError: The state is one of another model or of other settings.
+        """
+        self._fill_gradients()
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
+        self.optimizer.step()  # makes the optimiser's tensors; no parameter changes
+        self.optimizer.zero_grad(set_to_none=True)
+        wanted = self.tensors()
+        lacking = sorted(set(wanted) - state.load(wanted))
+        if lacking:
+            raise ModelNotFoundError(
+                f"checkpoint {state.directory} lacks {lacking[0]} and {len(lacking) - 1} more tensors: continue with the settings that it "
+                "was made with, or choose another folder of checkpoints"
+            )
+
+
+def run_training(
+    trainer: SupervisedTrainer, config: SupervisedConfig, kind: str, on_progress: Progress | None, clock: Clock
+) -> None:
+    """Train, go on from the newest checkpoint, and write the result.
+
+    Args:
+        trainer: The trainer.
+        config: Its configuration.
+        kind: Kind of the metric lines.
+        on_progress: Called with every metric line.
+        clock: Measures the duration.
+    """
+    store = CheckpointStore(config.checkpoints, KEPT_STATES)
+    latest = store.latest()
+    first, before_s = 0, 0.0
+    if latest is not None:
+        trainer.restore(latest)
+        first, before_s = latest.updates, latest.trained_s
+    began_s = clock.monotonic()
+    for update in range(first, config.updates):
+        losses = trainer.update(update)
+        done, trained_s = update + 1, before_s + clock.monotonic() - began_s
+        if done % config.report_every == 0 or done == config.updates:
+            line = {"kind": kind, "update": done, **losses, "trained_s": round(trained_s, 1)}
+            append_metrics(config.metrics, line)
+            if on_progress is not None:
+                on_progress(line)
+        if done % config.checkpoint_every == 0 and done < config.updates:
+            store.save(
+                TrainerState(
+                    version=0,
+                    updates=done,
+                    last_batch=None,
+                    steps=[],
+                    metrics=losses,
+                    trained_s=trained_s,
+                    tensors=trainer.tensors(),
+                )
+            )
+    write_directory_atomically(config.out_dir, trainer.save)
+
+
+def refuse_existing(config: SupervisedConfig) -> None:
+    """Check that the result would overwrite nothing.
+
+    Args:
+        config: The configuration.
+
+    Raises:
+        FileExistsError: `out_dir` exists already.
+    """
+    if config.out_dir.exists():
+        raise FileExistsError(f"{config.out_dir} exists already: remove it to train again")

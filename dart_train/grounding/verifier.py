@@ -1,0 +1,177 @@
+"""The training of a verifier: right and wrong points on crops, and the judgement after them.
+
+Role: `train_verifier(config)` trains a model to answer True or False about marked points. Rule: crops, marker and question are those of
+`dart_agent.grounding.verifier`, with the reach that the model keeps. Right and wrong points are equally many. Wrong ones are hard: on
+another element, of the target's role where there is one and near the target, or just beside the target; GUI-Actor's data has none of these,
+because it takes no negative within 22 % of the screen. Non-goals: the loop (`dart_train.grounding.supervised`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from dart_agent.grounding.packing import Question, pack
+from dart_agent.grounding.samples import Box, GroundingSample, read_image
+from dart_agent.grounding.scoring import Point, in_target
+from dart_agent.grounding.verifier import SETTINGS_KEY, Verifier, marked_crop, verifier_answer, verifier_question
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
+from dart_train.grounding.batches import SampleSet
+from dart_train.grounding.config import VerifierConfig
+from dart_train.grounding.losses import judgement_loss
+from dart_train.grounding.supervised import Progress, SupervisedTrainer, refuse_existing, run_training
+from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.device import ComputeDevice
+from dart_train.model.policy_model import LoadedModel, load_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEAREST = 3
+"""A hard negative is one of so many nearest elements."""
+TRIES = 50
+
+
+def right_point(sample: GroundingSample, random: Random) -> Point:
+    """Draw a point on the target.
+
+    Args:
+        sample: A sample with a target.
+        random: Source of randomness.
+
+    Returns:
+        A point of the first target.
+    """
+    target = sample.targets[0]
+    left, top, right, bottom = target.bounds()
+    for _ in range(TRIES):
+        point = random.uniform(left, right), random.uniform(top, bottom)
+        if in_target(point, target):
+            return point
+    return target.boxes[0][:2] if target.boxes else target.polygons[0][0]
+
+
+def wrong_point(sample: GroundingSample, random: Random, hard_fraction: float) -> Point | None:
+    """Draw a point that is not on the target.
+
+    Args:
+        sample: A sample with a target.
+        random: Source of randomness.
+        hard_fraction: How often the point is a hard one.
+
+    Returns:
+        The point, None where the target covers the whole image.
+    """
+    if random.random() < hard_fraction:
+        others = _hard_elements(sample)
+        # Half of the hard points are beside the target; elements are asked for first where there are some.
+        if others and random.random() < 0.5:
+            return _middle(random.choice(others))
+        left, top, right, bottom = sample.targets[0].bounds()
+        width, height = right - left, bottom - top
+        beside = (left - width, top - height, right + width, bottom + height)
+        point = _outside(sample, beside, random)
+        if point is not None:
+            return point
+    return _outside(sample, (0.0, 0.0, *sample.image_wh), random)
+
+
+def _hard_elements(sample: GroundingSample) -> list[Box]:
+    """The nearest other elements, those of the target's role before all others."""
+    x, y = _middle(sample.targets[0].bounds())
+    free = [
+        (role != sample.role, math.dist((x, y), _middle(box)), box)
+        for role, box in sample.distractors
+        if not any(in_target(_middle(box), target) for target in sample.targets)
+    ]
+    return [box for _, _, box in sorted(free)[:NEAREST]]
+
+
+def _middle(box: Box) -> Point:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+
+
+def _outside(sample: GroundingSample, area: Box, random: Random) -> Point | None:
+    width, height = sample.image_wh
+    left, top, right, bottom = max(0.0, area[0]), max(0.0, area[1]), min(width, area[2]), min(height, area[3])
+    for _ in range(TRIES):
+        point = random.uniform(left, right), random.uniform(top, bottom)
+        if not any(in_target(point, target) for target in sample.targets):
+            return point
+    return None
+
+
+def train_verifier(config: VerifierConfig, on_progress: Progress | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Train a verifier and write it to `config.out_dir`.
+
+    Args:
+        config: The configuration.
+        on_progress: Called with every metric line.
+        clock: Measures the duration.
+
+    Raises:
+        ConfigError: The samples cannot be used.
+        ModelNotFoundError: The start model cannot be loaded.
+        FileExistsError: `out_dir` exists already.
+    """
+    refuse_existing(config)
+    samples = SampleSet(config.samples)
+    import torch
+
+    torch.set_num_threads(config.threads)
+    loaded = load_model(config.start_model, ComputeDevice.resolve(config.device, "float32").device)
+    run_training(VerifierTrainer(config, samples, loaded), config, "verifier", on_progress, clock)
+
+
+class VerifierTrainer(SupervisedTrainer):
+    """A verifier with its optimiser.
+
+    Args:
+        config: The configuration.
+        samples: Samples with targets; refusals are left out.
+        loaded: The model; it is set up for training in place.
+    """
+
+    def __init__(self, config: VerifierConfig, samples: SampleSet, loaded: LoadedModel) -> None:
+        self._config, self._samples, self._loaded = config, samples, loaded
+        self._asked = Verifier(loaded.model, loaded.processor, reach=config.reach)
+        loaded.model.requires_grad_(True)
+        if config.freeze_vision:
+            loaded.model.model.visual.requires_grad_(False)
+        if str(loaded.model.device) == "cpu":
+            optimize_vision_for_cpu(loaded.model)
+        super().__init__(config, {"backbone": loaded.model.train()})
+
+    def losses(self, number: int) -> dict[str, Tensor]:
+        """The loss of the judgements; see `SupervisedTrainer.losses`."""
+        config = self._config
+        random = Random(f"{config.seed}/points/{number}")
+        crops, asked = [], []
+        for path, samples in self._samples.batch(
+            number, config.images_per_update, config.questions_per_image, config.seed
+        ):
+            image = read_image(path)
+            for sample in samples:
+                wrong = None if sample.is_refusal else wrong_point(sample, random, config.hard_fraction)
+                if wrong is None:
+                    continue
+                for point, right in ((right_point(sample, random), True), (wrong, False)):
+                    crops.append(marked_crop(image, point, config.reach))
+                    asked.append([Question(verifier_question(sample.instruction), verifier_answer(right))])
+        if not crops:
+            return {"judgement_loss": 0.0 * self._loaded.model.lm_head.weight.sum()}
+        packed = pack(self._asked, crops, asked)
+        return {"judgement_loss": judgement_loss(self._loaded.model, self._asked.hidden_states(packed), packed)}
+
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The one loss."""
+        return losses["judgement_loss"]
+
+    def save(self, directory: Path) -> None:
+        """Write the model with its crops' reach; see `SupervisedTrainer.save`."""
+        setattr(self._loaded.model.config, SETTINGS_KEY, {"reach": self._config.reach, "system": ""})
+        self._loaded.save(directory)
