@@ -19,6 +19,7 @@ import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.data_commands.commands import app as data_app
+from dart_train.evaluation.command import compare_command, evaluate_command
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
 from dart_train.run.state import load_resolved_recipe
@@ -32,6 +33,8 @@ app = typer.Typer(
 )
 
 app.add_typer(data_app, name="data")
+app.command("eval")(evaluate_command)
+app.command("compare")(compare_command)
 
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="where run directories live")]
 Overrides = Annotated[

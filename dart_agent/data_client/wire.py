@@ -227,7 +227,7 @@ class PhaseStatus(DataManagerModel):
 
 
 class EpisodeResult(DataManagerModel):
-    """Verdict of one (task, repeat) item of a phase."""
+    """Verdict of one (task, repeat) item of a phase. `version_min` and `version_max` bound the versions that wrote in it."""
 
     task_id: str
     family: str
@@ -237,6 +237,8 @@ class EpisodeResult(DataManagerModel):
     end: EndReason
     steps: int
     duration_s: float
+    version_min: int | None = None
+    version_max: int | None = None
 
 
 class BatchRequest(DataManagerModel):

@@ -97,6 +97,8 @@ def results(session: Session, phase: str) -> list[EpisodeResult]:
             end=EndReason(row.end),
             steps=row.n_steps,
             duration_s=row.duration_s,
+            version_min=row.version_min,
+            version_max=row.version_max,
         )
         for repeat, row in session.execute(query)
     ]

@@ -16,6 +16,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
 from dart_envs.evaluation.report import wilson
 from dart_train.config import Recipe
+from dart_train.evaluation.results import read_results
 from dart_train.report.examples import SUCCESS_REWARD, read_examples
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import Chart, Curve, Example, MaskedRow, RunReport, SuccessRow
@@ -135,6 +136,7 @@ async def build_report(
         examples=examples,
         examples_note=_examples_note(examples, finished="after" in phases),
         incidents=tuple(state.incidents),
+        evaluations=read_results(paths.evaluations),
     )
 
 

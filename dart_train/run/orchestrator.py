@@ -26,13 +26,14 @@ import contextlib
 import logging
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.data_client.wire import PhaseSpec, PhaseStatus, VersionRecord
+from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import SOLVED_REWARD, Purpose
@@ -59,6 +60,8 @@ from dart_train.run.run_folder import open_run_directory
 from dart_train.run.state import RunState, run_lock
 from dart_train.run.waiting import RunFailed, Waits
 from dart_train.trainer.checkpoint import CheckpointStore
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -96,18 +99,35 @@ async def run_recipe(
     """
     with run_lock(paths):
         run = Run(recipe, paths, open_run_directory(recipe, paths), progress or Progress(), spawn=spawn)
-        task = asyncio.create_task(run.run_stages())
-        loop = asyncio.get_running_loop()
+        return await until_interrupted(run, run.run_stages())
+
+
+async def until_interrupted(run: Run, body: Coroutine[Any, Any, T]) -> T:
+    """Run the body of a run until its end or a signal; the lock of the run folder is held.
+
+    Args:
+        run: The run.
+        body: What it does.
+
+    Returns:
+        What the body returns.
+
+    Raises:
+        RunFailed: A component ended and could not be replaced, or too many episodes were masked.
+        Interrupted: SIGINT or SIGTERM; everything was stopped.
+    """
+    task = asyncio.create_task(body)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        with _as_run_failed(), run.state.held_by_launcher(run.paths.state):
+            return await task
+    except asyncio.CancelledError:
+        raise Interrupted from None
+    finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        try:
-            with _as_run_failed(), run.state.held_by_launcher(paths.state):
-                return await task
-        except asyncio.CancelledError:
-            raise Interrupted from None
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)
 
 
 @contextlib.contextmanager
@@ -202,6 +222,26 @@ class Run:
             async with self._policy("vllm"):
                 await self._stage(phases.TRAIN, self._train)
 
+    async def run_evaluation(self, evaluation: PhaseSpec, version: VersionRecord | None) -> list[EpisodeResult]:
+        """Evaluate one policy, without training and report; what a call before this one finished is not played again.
+
+        Args:
+            evaluation: The phase.
+            version: The published policy; None: the one that the recipe starts from.
+
+        Returns:
+            The episodes that have a reward.
+        """
+        async with self.data_manager():
+            if evaluation.name not in self.state.stages_s:
+                async with self._open_farm(self.recipe, self.progress.note, self.clock):
+                    await self.faults.start()
+                    async with self._policy("vllm"):
+                        if version is not None:
+                            await self.client.publish_version(version)
+                        await self._stage(evaluation.name, lambda: self._evaluate(evaluation))
+            return await self.client.results(self.state.phase_name(evaluation.name))
+
     # Components
 
     @contextlib.asynccontextmanager
@@ -254,10 +294,10 @@ class Run:
         bodies: dict[str, Callable[[], Awaitable[None]]] = {
             stages.DEMOS: self._demos,
             stages.WARM_START: self._warm_start,
-            phases.EVAL_BEFORE: lambda: self._evaluate(phases.EVAL_BEFORE),
+            phases.EVAL_BEFORE: lambda: self._evaluate(phases.evaluation(self.recipe, phases.EVAL_BEFORE)),
             phases.TRAIN: self._train,
-            phases.EVAL_AFTER: lambda: self._evaluate(phases.EVAL_AFTER),
-            phases.TEST: lambda: self._evaluate(phases.TEST),
+            phases.EVAL_AFTER: lambda: self._evaluate(phases.evaluation(self.recipe, phases.EVAL_AFTER)),
+            phases.TEST: lambda: self._evaluate(phases.evaluation(self.recipe, phases.TEST)),
             stages.BASELINE_STAGE: self._baselines,
         }
         state = stages.StagesState(stages.plan_stages(self.recipe), set(self.state.stages_s))
@@ -324,10 +364,10 @@ class Run:
                 f"raise it if the policy solves too few tasks (grounding accuracy {last['grounding_accuracy']:.2f})"
             )
 
-    async def _evaluate(self, name: str) -> None:
+    async def _evaluate(self, evaluation: PhaseSpec) -> None:
         await self._wait_for_newest_version()
-        view = await self._evaluate_phase(name)
-        self.progress.note(f"{name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
+        view = await self._evaluate_phase(evaluation)
+        self.progress.note(f"{evaluation.name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _wait_for_newest_version(self) -> None:
@@ -387,10 +427,11 @@ class Run:
     async def _baselines(self) -> None:
         for name, (kind, _) in phases.BASELINES.items():
             async with self._policy(kind):
-                await self._evaluate_phase(name)
+                await self._evaluate_phase(phases.evaluation(self.recipe, name))
 
-    async def _evaluate_phase(self, name: str) -> PhaseStatus:
-        view = await self._run_phase(phases.evaluation(self.recipe, self.state.phase_name(name)))
+    async def _evaluate_phase(self, evaluation: PhaseSpec) -> PhaseStatus:
+        name = evaluation.name
+        view = await self._run_phase(evaluation.model_copy(update={"name": self.state.phase_name(name)}))
         if view.mean_reward is None:
             stats = await self.client.stats()
             self._begin_anew(name)

@@ -105,6 +105,11 @@ class RunPaths:
         return self.root / "weights"
 
     @property
+    def evaluations(self) -> Path:
+        """Evaluations of stored versions: a run folder for each."""
+        return self.root / "evaluations"
+
+    @property
     def checkpoints(self) -> Path:
         """Trainer states for resuming."""
         return self.root / "checkpoints"

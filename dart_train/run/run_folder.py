@@ -7,6 +7,7 @@ refuses in one sentence; results of other settings are never mixed. Non-goals: t
     of any kind                       while no stage is finished: the run begins anew
     `train.updates`, `.max_minutes`   at any time, if they are raised: a finished run trains on and is evaluated again
     `limits`, `eval.min_gain_points`  at any time: they change no result
+    `eval.test_episodes`              at any time: the test follows everything else
     `data.listen`, `.url`             at any time, with `data.insecure_plain_http`
 """
 

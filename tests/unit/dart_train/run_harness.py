@@ -128,7 +128,9 @@ class FakeLauncher:
             if item is None or item.phase == "train":  # an endless phase would go on as long as anyone plays
                 await asyncio.sleep(0.01)
                 continue
-            trajectory, images = fake_trajectory(item, reward=self.harness.reward(item), image=PICTURE)
+            trajectory, images = fake_trajectory(
+                item, reward=self.harness.reward(item), image=PICTURE, version=self.harness.version(item)
+            )
             steps = tuple(replace(step, action=self.harness.action) for step in trajectory.steps_S)
             await self.client.report(replace(trajectory, steps_S=steps), images)
 
@@ -145,6 +147,7 @@ class RunHarness:
         self.recipe = Recipe.model_validate(RECIPE | sections)
         self.paths = RunPaths(root / "small")
         self.reward: Callable[[WorkItem], float | None] = untrained_then_trained
+        self.version: Callable[[WorkItem], int] = lambda item: 0
         self.starts: Counter[str] = Counter()
         self.action: dict[str, Any] | None = None
         self.updates = 0

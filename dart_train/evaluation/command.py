@@ -1,0 +1,190 @@
+"""`dart-train eval` and `dart-train compare`.
+
+Role: argument checks, exit codes, and what is printed. Rule: wrong input is one sentence on standard error and exit code 2; an evaluation
+that failed exits with 1, an interrupted one with 130. Non-goals: playing (`stored`), formulas (`statistics`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.run.paths import RunPaths
+from dart_train.run.state import load_resolved_recipe
+
+EXIT_FAILED, EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 1, 2, 130
+
+
+class EvaluatedSplit(StrEnum):
+    """Tasks that may be evaluated on."""
+
+    VALIDATION = "validation"
+    TEST = "test"
+
+
+def evaluate_command(
+    target: Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="a run folder, or a model folder with --recipe")],
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", help="tasks, desktops and engines; default: the run's own recipe")
+    ] = None,
+    version: Annotated[
+        str, typer.Option("--version", help="number of a version of the run, or best: chosen on validation")
+    ] = "best",
+    split: Annotated[EvaluatedSplit, typer.Option("--split", help="test: held-out families, too")] = (
+        EvaluatedSplit.VALIDATION
+    ),
+    episodes: Annotated[
+        int | None, typer.Option("--tasks", min=1, help="number of tasks; default: eval.test_episodes or eval.episodes")
+    ] = None,
+    k: Annotated[int, typer.Option("--k", min=1, max=256, help="episodes per task, for pass@k")] = 1,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0, max=2, help="default: 0 for --k 1, else rollout.temperature")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="use the test split again; the result says how often it was used")
+    ] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the result to this file")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="change one key of the recipe")
+    ] = None,
+    runs_dir: Annotated[
+        Path, typer.Option("--runs-dir", help="where evaluations of a model that belongs to no run are kept")
+    ] = Path("runs"),
+) -> None:
+    """Evaluate a stored version of a run, or a model, with intervals and pass@k. The same command resumes."""
+    from dart_train.evaluation.results import format_table
+    from dart_train.evaluation.stored import EvaluationRequest, evaluate, version_of_model, version_of_run
+    from dart_train.run.orchestrator import Interrupted
+    from dart_train.run.waiting import RunFailed
+
+    try:
+        paths = RunPaths(target.resolve())
+        is_run = paths.resolved_recipe.exists()
+        chosen = _recipe(recipe, tuple(overrides or ()), paths if is_run else None)
+        if is_run:
+            found = version_of_run(paths, chosen, version)
+        else:
+            name = f"{target.resolve().name}-{hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:8]}"
+            found = version_of_model(target.resolve(), chosen, runs_dir.resolve() / "evaluations" / name)
+        default = chosen.eval.test_episodes or chosen.eval.episodes if split == "test" else chosen.eval.episodes
+        request = EvaluationRequest(
+            split=split.value,
+            tasks=episodes or default,
+            samples=k,
+            temperature=(0.0 if k == 1 else chosen.rollout.temperature) if temperature is None else temperature,
+            repeat_test=again,
+        )
+        result = asyncio.run(evaluate(found, request))
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+    except RunFailed as error:
+        print(
+            f"dart-train: the evaluation stopped: {error}\nWhat is stored is kept; the same command resumes there.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(EXIT_FAILED) from None
+    except Interrupted:
+        print("dart-train: stopped; the same command resumes here.", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    print(format_table(result))
+    if json_file is not None:
+        json_file.write_text(json.dumps(result.as_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _recipe(file: Path | None, overrides: tuple[str, ...], run: RunPaths | None) -> Recipe:
+    if file is not None:
+        return load_recipe(file, overrides)
+    if run is None:
+        raise RecipeError(
+            "the folder is no run folder: give --recipe, which says on which tasks and desktops a model is evaluated"
+        )
+    if overrides:
+        raise RecipeError("--set changes a recipe file: give it as --recipe")
+    return load_resolved_recipe(run)
+
+
+def compare_command(
+    files: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="one result of `dart-train eval` per seed")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
+) -> None:
+    """Average the evaluations of runs that differ in their training seed, with a 95 % interval over seeds."""
+    try:
+        rows = compare_seeds([_read_result(file) for file in files])
+    except RecipeError as error:
+        raise _fail(str(error)) from None
+    print(f"mean over {len(files)} training seeds, 95 % interval by Student's t over seeds")
+    for row in rows:
+        interval = "one seed, no interval"
+        if row["lower"] is not None:
+            interval = f"{100 * row['lower']:.1f} to {100 * row['upper']:.1f} %"
+        print(f"{row['name']:24} {100 * row['mean']:6.1f} %   {interval}")
+    from dart_train.evaluation.statistics import SMALL_SAMPLE_SEEDS
+
+    if len(files) < SMALL_SAMPLE_SEEDS:
+        print(f"With fewer than {SMALL_SAMPLE_SEEDS} seeds the interval rests on normally distributed means of seeds.")
+    if json_file is not None:
+        json_file.write_text(json.dumps({"seeds": len(files), "rows": rows}, indent=2) + "\n", encoding="utf-8")
+
+
+def compare_seeds(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Average evaluations over training seeds, row by row.
+
+    Args:
+        results: An evaluation per seed, as plain data.
+
+    Returns:
+        Rows with `name`, `mean`, `lower`, `upper` and `values`, in the order of the first evaluation.
+
+    Raises:
+        RecipeError: Two evaluations differ in tasks, repeats, sampling or budget, or are of the same weights.
+    """
+    from dart_train.evaluation.statistics import mean_over_seeds
+
+    first = results[0]
+    for other in results[1:]:
+        if other["split"] != first["split"]:
+            raise RecipeError(
+                f"{other['source']} was evaluated on {other['split']}, {first['source']} on {first['split']}"
+            )
+        before, now = first["conditions"], other["conditions"]
+        differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+        if differing:
+            told = ", ".join(f"{key} {now.get(key)} and {before.get(key)}" for key in differing)
+            raise RecipeError(
+                f"{other['source']} and {first['source']} cannot be compared, they differ in {told}: evaluate both with one recipe"
+            )
+    if len({(result["source"], result["version"]) for result in results}) < len(results):
+        raise RecipeError("an evaluation is given twice: give one of each training seed")
+    by_name = [{row["name"]: row["success"]["value"] for row in result["rows"]} for result in results]
+    rows = []
+    for name in by_name[0]:
+        values = [each[name] for each in by_name if name in each]
+        estimate = mean_over_seeds(values)
+        rows.append(
+            {"name": name, "mean": estimate.value, "lower": estimate.lower, "upper": estimate.upper, "values": values}
+        )
+    return rows
+
+
+def _read_result(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict) or not {"source", "version", "split", "conditions", "rows"} <= content.keys():
+        raise RecipeError(f"{file} is no result of dart-train eval: give its result.json, or the file of --json")
+    return content
+
+
+def _fail(message: str) -> typer.Exit:
+    print(f"dart-train: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_WRONG_INPUT)

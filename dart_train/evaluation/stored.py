@@ -1,0 +1,360 @@
+"""Evaluation of a stored policy version, in a folder of its own with its own data manager.
+
+Role: from a run or a model to the evaluation of one of its versions. Rule: the database of the run is only read; the folder holds
+everything, so that the same evaluation resumes; every evaluation on the test split is counted before it starts, and a second one is refused
+unless it is asked for. Non-goals: scheduling of episodes (the data manager), formulas (`statistics`).
+
+    runs/NAME/evaluations/test-v12-300x1-t0/     a run folder: resolved.json, data.db, logs/ ..., and result.json
+    runs/NAME/evaluations/test-split.json        the evaluations on the test split so far, by name of their folder
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dart_agent.data_client.payloads import SamplingPayload
+from dart_agent.data_client.wire import PhaseSpec, VersionRecord
+from dart_agent.errors import ConfigError, StoreError
+from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.types import Purpose
+from dart_envs import tasks
+from dart_envs.evaluators.scorer_choice import INFEASIBLE
+from dart_train.config import Recipe, RecipeError
+from dart_train.config.data import DataSection
+from dart_train.data_commands.open_run import OpenRun, open_run
+from dart_train.data_manager import status
+from dart_train.data_manager.catalog import interleave_families
+from dart_train.data_manager.store.models import PhaseTable, VersionTable
+from dart_train.evaluation.results import RESULT_FILE, StoredEvaluation, comparison_conditions, summarise
+from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
+from dart_train.run.components import start_model
+from dart_train.run.orchestrator import Run, until_interrupted
+from dart_train.run.paths import RunPaths
+from dart_train.run.phases import EVAL_AFTER, EVAL_BEFORE, TEST, first_name, held_out_families
+from dart_train.run.preflight import check_recipe
+from dart_train.run.progress import Progress
+from dart_train.run.recipe_policy import recipe_prompt
+from dart_train.run.run_folder import open_run_directory
+from dart_train.run.state import RunState, run_lock
+
+PHASE = "eval-stored"
+TEST_RECORD = "test-split.json"
+BEST = "best"
+
+MakeRun = Callable[[Recipe, RunPaths, RunState], Run]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """A version that can be evaluated.
+
+    Attributes:
+        source: The run folder or the model, for display.
+        recipe: The recipe: tasks, desktops, engines, budgets.
+        folder: Where evaluations of the source are.
+        start: The model that inference workers start from.
+        prompt: Name of the prompt preset.
+        record: The version to serve; None: the model itself, version 0.
+        digest: Digest of its weights, None where none is recorded.
+        earlier_tests: How often the run itself evaluated on the test split.
+    """
+
+    source: str
+    recipe: Recipe
+    folder: Path
+    start: Path
+    prompt: str
+    record: VersionRecord | None = None
+    digest: str | None = None
+    earlier_tests: int = 0
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return 0 if self.record is None else self.record.version
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRequest:
+    """How a version is evaluated.
+
+    Attributes:
+        split: `validation` or `test`.
+        tasks: Number of tasks, spread evenly over the families.
+        samples: Episodes per task.
+        temperature: Sampling temperature; 0: greedy.
+        repeat_test: Whether the test split may be used again.
+    """
+
+    split: str
+    tasks: int
+    samples: int = 1
+    temperature: float = 0.0
+    repeat_test: bool = False
+
+    def name(self, version: int) -> str:
+        """Name of the folder."""
+        return f"{self.split}-v{version}-{self.tasks}x{self.samples}-t{self.temperature:g}"
+
+
+def version_of_model(model: Path, recipe: Recipe, folder: Path) -> StoredVersion:
+    """Take a model folder as the version to evaluate.
+
+    Args:
+        model: The model.
+        recipe: The recipe.
+        folder: Where evaluations of the model are.
+
+    Returns:
+        The version.
+
+    Raises:
+        RecipeError: The folder holds no model.
+    """
+    try:
+        checkpoint = resolve_checkpoint(str(model))
+        prompt = recipe.model.prompt or read_checkpoint_info(checkpoint).prompt
+    except ConfigError as error:
+        raise RecipeError(str(error)) from None
+    return StoredVersion(str(model), recipe, folder, checkpoint, prompt)
+
+
+def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersion:
+    """Find a version of a run.
+
+    Args:
+        paths: The run folder.
+        recipe: The recipe to evaluate with.
+        choice: `best`, or a number.
+
+    Returns:
+        The version.
+
+    Raises:
+        RecipeError: The run has no such version any more, or no validation to choose by.
+    """
+    try:
+        with open_run(paths.root) as run:
+            number = chosen_version(run).version if choice == BEST else int(choice)
+            kept = kept_versions(run)
+            with Session(run.engine) as session:
+                ntests = sum(first_name(name) == TEST for name in session.scalars(select(PhaseTable.name)))
+    except ValueError:
+        raise RecipeError(f"--version {choice} is neither a number nor {BEST}") from None
+    except StoreError as error:
+        raise RecipeError(str(error)) from None
+    if number not in kept:
+        raise RecipeError(
+            f"{paths.root} has no version {number} any more; it has {', '.join(map(str, kept)) or 'none'}: give one of them as --version"
+        )
+    record = kept[number]
+    return StoredVersion(
+        source=str(paths.root),
+        recipe=recipe,
+        folder=paths.evaluations,
+        start=start_model(run.recipe, paths),
+        prompt=recipe_prompt(run.recipe),
+        record=record if number else None,
+        digest=record.digest,
+        earlier_tests=ntests,
+    )
+
+
+def kept_versions(run: OpenRun) -> dict[int, VersionRecord]:
+    """Read the published versions whose weights are still there.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Them by number, ascending.
+    """
+    with Session(run.engine) as session:
+        rows = session.scalars(select(VersionTable).order_by(VersionTable.version))
+        return {
+            row.version: VersionRecord(version=row.version, path=row.path, digest=row.digest, parent=row.parent)
+            for row in rows
+            if Path(row.path).exists()
+        }
+
+
+def chosen_version(run: OpenRun) -> ChosenCheckpoint:
+    """Choose the version that is the result of a run, among those that are kept.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The choice by the run's evaluations on validation.
+
+    Raises:
+        RecipeError: No version was evaluated.
+    """
+    kept = kept_versions(run)
+    rewards: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    with Session(run.engine) as session:
+        for name in session.scalars(select(PhaseTable.name)):
+            if first_name(name) not in (EVAL_BEFORE, EVAL_AFTER):
+                continue
+            for each in status.results(session, name):
+                if each.version_min is not None and each.version_min == each.version_max and each.version_min in kept:
+                    rewards[each.version_min][each.task_id].append(each.reward)
+    chosen = choose_checkpoint(rewards)
+    if chosen is None:
+        raise RecipeError(
+            f"{run.paths.root} has no evaluation on validation to choose a version by: finish the run, or give a number as --version"
+        )
+    return chosen
+
+
+def evaluation_recipe(version: StoredVersion) -> Recipe:
+    """Derive the recipe of an evaluation: the same tasks, desktops and engines, a given policy, and no training.
+
+    Args:
+        version: What is evaluated.
+
+    Returns:
+        The recipe.
+    """
+    recipe = version.recipe
+    plain = recipe.model_dump()
+    plain["model"] |= {"preset": None, "path": str(version.start), "prompt": version.prompt}
+    plain["warmup"]["enabled"] = False
+    plain["data"] = DataSection().model_dump()
+    plain["eval"] |= {"episodes": 1, "baseline_episodes": 0, "test_episodes": 0}
+    return Recipe.model_validate(plain)
+
+
+def evaluation_phase(recipe: Recipe, request: EvaluationRequest) -> tuple[PhaseSpec, frozenset[str]]:
+    """Specify the episodes of an evaluation.
+
+    Args:
+        recipe: The recipe.
+        request: How to evaluate; on test, the suite's held-out families are evaluated, too.
+
+    Returns:
+        The phase with its tasks, and those of its tasks that cannot be done.
+
+    Raises:
+        RecipeError: There are fewer tasks than asked for, or repeats of a greedy policy.
+    """
+    if request.samples > 1 and request.temperature == 0:
+        raise RecipeError(
+            f"--k {request.samples} with temperature 0 would play the same answers again: give --temperature 1, or --k 1"
+        )
+    suite = tasks.load_suite(recipe.tasks.suite)
+    families = list(recipe.tasks.families)
+    if request.split == "test":
+        families += held_out_families(recipe)
+    try:
+        ids = interleave_families([suite.tasks(request.split, [name]) for name in families], request.tasks)
+    except StoreError as error:
+        raise RecipeError(f"split {request.split}: {error}") from None
+    phase = PhaseSpec(
+        name=PHASE,
+        purpose=Purpose.EVAL,
+        task_ids=ids,
+        rollouts_per_task=request.samples,
+        sampling=SamplingPayload(temperature=request.temperature, max_tokens=recipe.rollout.max_tokens),
+        max_steps=recipe.tasks.max_steps,
+    )
+    return phase, frozenset(task_id for task_id in ids if INFEASIBLE in suite.load(task_id).evaluator.functions)
+
+
+async def evaluate(
+    version: StoredVersion, request: EvaluationRequest, make_run: MakeRun | None = None
+) -> StoredEvaluation:
+    """Evaluate a version, or continue where an interrupted evaluation stopped.
+
+    Args:
+        version: The version.
+        request: How.
+        make_run: Makes the process that plays the episodes; None: on this host.
+
+    Returns:
+        The result, which is also in the evaluation's folder.
+
+    Raises:
+        RecipeError: The evaluation cannot work, another one of the source is running, or the test split was used before.
+        RunFailed: A component ended and could not be replaced, or no episode got a reward.
+        Interrupted: SIGINT or SIGTERM.
+    """
+    recipe = evaluation_recipe(version)
+    phase, infeasible = evaluation_phase(recipe, request)
+    paths = RunPaths(version.folder / request.name(version.version))
+    with run_lock(RunPaths(version.folder)), run_lock(paths):
+        check_recipe(recipe, paths)
+        number = _count_test(version, request) if request.split == "test" else None
+        run = (make_run or _run_here)(recipe, paths, open_run_directory(recipe, paths))
+        results = await until_interrupted(run, run.run_evaluation(phase, version.record))
+        rows, others = summarise(
+            results, version=version.version, trained_families=recipe.tasks.families, infeasible=infeasible
+        )
+        rollout = recipe.rollout
+        limits = {
+            "max_episode_tokens": rollout.max_episode_tokens,
+            "max_episode_s": rollout.max_episode_s,
+            "loop_repeats": rollout.loop_repeats,
+            "family_limits": {name: own.model_dump() for name, own in recipe.tasks.limits.items()},
+        }
+        found = StoredEvaluation(
+            source=version.source,
+            version=version.version,
+            digest=version.digest,
+            split=request.split,
+            conditions=comparison_conditions(phase, phase.task_ids or (), limits),
+            rows=rows,
+            missing=len(phase.task_ids or ()) * request.samples - len(results),
+            other_versions=others,
+            test_number=number,
+        )
+        _write(paths.root / RESULT_FILE, found.as_dict())
+    return found
+
+
+def _run_here(recipe: Recipe, paths: RunPaths, state: RunState) -> Run:
+    return Run(recipe, paths, state, Progress(Console(stderr=True, highlight=False)))
+
+
+def _count_test(version: StoredVersion, request: EvaluationRequest) -> int:
+    """Count this evaluation on the test split, before anything of it can be seen."""
+    names = evaluations_on_test(version.folder)
+    name = request.name(version.version)
+    if name not in names:
+        before = names[-1] if names else "by the run itself" if version.earlier_tests else None
+        if before is not None and not request.repeat_test:
+            raise RecipeError(
+                f"{version.source} was evaluated on the test split before ({before}), and a second look is no independent test: use "
+                "--split validation, or --again, which counts it in the result"
+            )
+        names.append(name)
+        _write(version.folder / TEST_RECORD, names)
+    return version.earlier_tests + names.index(name) + 1
+
+
+def evaluations_on_test(folder: Path) -> list[str]:
+    """Read which evaluations used the test split.
+
+    Args:
+        folder: Where evaluations of the source are.
+
+    Returns:
+        Names of their folders, in the order in which they began.
+    """
+    file = folder / TEST_RECORD
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+
+
+def _write(path: Path, content: object) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path)

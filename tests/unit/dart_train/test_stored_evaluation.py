@@ -1,0 +1,219 @@
+"""Evaluations of stored versions: chosen on validation, tested once, resumed, and never mixed with other versions."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_harness import RunHarness
+from typer.testing import CliRunner
+
+from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.types import WorkItem
+from dart_envs import tasks
+from dart_envs.types import EndReason
+from dart_train.cli import app
+from dart_train.config import Recipe, RecipeError
+from dart_train.evaluation import command, stored
+from dart_train.evaluation.command import compare_seeds
+from dart_train.evaluation.results import HELD_OUT, INFEASIBLE, StoredEvaluation, format_table, summarise
+from dart_train.evaluation.selection import choose_checkpoint
+from dart_train.evaluation.stored import (
+    EvaluationRequest,
+    evaluate,
+    evaluation_phase,
+    evaluation_recipe,
+    evaluations_on_test,
+    version_of_run,
+)
+from dart_train.run import masked_episodes
+from dart_train.run.paths import RunPaths
+
+TEST = EvaluationRequest("test", 9)
+LAST = 2
+
+
+def episode(task: str, reward: float, version: tuple[int, int] = (3, 3)) -> EpisodeResult:
+    return EpisodeResult(
+        task_id=f"basics/{task}",
+        family=task.split("/")[0],
+        repeat=0,
+        rollout_id="r",
+        reward=reward,
+        end=EndReason.DONE,
+        steps=1,
+        duration_s=1.0,
+        version_min=version[0],
+        version_max=version[1],
+    )
+
+
+async def finished_run(root: Path, monkeypatch: pytest.MonkeyPatch, **sections: Any) -> RunHarness:
+    harness = RunHarness(root, monkeypatch, **sections)
+    harness.version = lambda item: LAST if item.phase == "eval-after" else 0
+    await harness.run()
+    for name in ("tokenizer.json", "processor_config.json", "model.safetensors"):
+        (harness.paths.warm_start_model / name).touch()  # no fake component reads them
+    monkeypatch.setattr(stored, "check_recipe", lambda recipe, paths: None)
+    return harness
+
+
+async def evaluated(
+    harness: RunHarness,
+    monkeypatch: pytest.MonkeyPatch,
+    request: EvaluationRequest,
+    reward: Callable[[WorkItem], float | None] = lambda item: 1.0,
+    choice: str = "best",
+) -> tuple[StoredEvaluation, RunHarness]:
+    version = version_of_run(harness.paths, harness.recipe, choice)
+    own = RunHarness(harness.paths.root, monkeypatch)
+    own.recipe, own.paths = evaluation_recipe(version), RunPaths(version.folder / request.name(version.version))
+    own.reward, own.version = reward, lambda item: version.version
+    async with own.launcher() as run:
+        return await evaluate(version, request, lambda *_: run), own
+
+
+async def test_the_best_version_is_tested_with_held_out_families(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    result, _ = await evaluated(harness, monkeypatch, TEST, lambda item: float("press_nth" in item.task_id))
+    assert (result.version, result.split, result.test_number) == (LAST, "test", 1)
+    rows = {row.name: row for row in result.rows}
+    held_out = {name for name, family in tasks.load_suite("basics").families.items() if family.held_out}
+    assert held_out
+    assert rows[HELD_OUT].success.value == 0
+    assert rows["press_nth"].success.value == 1
+    assert rows["all"].episodes + rows[HELD_OUT].episodes == 9
+    written = json.loads((harness.paths.evaluations / "test-v2-9x1-t0" / "result.json").read_text())
+    assert written["rows"][0]["success"]["value"] == rows["all"].success.value
+    async with harness.launcher() as run:
+        report, page = await run.write_report()
+    assert report.evaluations[0]["test_number"] == 1
+    assert "Version 2 on test" in page.read_text(encoding="utf-8")
+
+
+async def test_the_test_split_is_used_once_and_a_second_use_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    await evaluated(harness, monkeypatch, TEST)
+    with pytest.raises(RecipeError, match=r"before \(test-v2-9x1-t0\)"):
+        await evaluated(harness, monkeypatch, TEST, choice="1")
+    assert evaluations_on_test(harness.paths.evaluations) == ["test-v2-9x1-t0"]
+    second, _ = await evaluated(harness, monkeypatch, EvaluationRequest("test", 9, repeat_test=True), choice="1")
+    assert second.test_number == 2
+    assert "number 2 on the test split" in format_table(second)
+
+
+async def test_a_finished_evaluation_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    first, _ = await evaluated(harness, monkeypatch, TEST)
+    again, own = await evaluated(harness, monkeypatch, TEST, lambda item: 0.0)
+    assert again == first
+    assert own.starts.keys() == {"data-manager"}
+
+
+async def test_repeats_give_pass_at_k_and_masked_items_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    request = EvaluationRequest("validation", 4, samples=4, temperature=1.0)
+    lost = tasks.load_suite("basics").tasks("validation", ["press_nth"])[0]
+    played: Counter[str] = Counter()
+    monkeypatch.setattr(masked_episodes, "MAX_MASKED_FRACTION", 1.0)
+
+    def reward(item: WorkItem) -> float | None:
+        played[item.task_id] += 1
+        return None if item.task_id == lost else float(played[item.task_id] == 4)
+
+    result, _ = await evaluated(harness, monkeypatch, request, reward)
+    assert result.missing == 4
+    assert result.test_number is None
+    everything = result.rows[0]
+    assert everything.pass_at_k[4].value == 1.0
+    assert everything.pass_at_k[2].value == pytest.approx(0.5)
+    assert everything.pass_at_k[4].count == 3
+
+
+async def test_a_version_that_is_gone_is_refused_with_those_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    with pytest.raises(RecipeError, match="no version 7 any more; it has 0, 1, 2"):
+        version_of_run(harness.paths, harness.recipe, "7")
+    with pytest.raises(RecipeError, match="neither a number nor best"):
+        version_of_run(harness.paths, harness.recipe, "newest")
+
+
+async def test_a_test_of_the_run_itself_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await finished_run(tmp_path, monkeypatch, eval={"episodes": 6, "test_episodes": 9})
+    with pytest.raises(RecipeError, match="before \\(by the run itself\\)"):
+        await evaluated(harness, monkeypatch, TEST)
+    second, _ = await evaluated(harness, monkeypatch, EvaluationRequest("test", 9, repeat_test=True))
+    assert second.test_number == 2
+
+
+def test_the_choice_is_by_the_lower_end_and_ties_go_to_the_earlier_version() -> None:
+    many = {str(task): [float(task < 80)] for task in range(100)}
+    few = {str(task): [1.0] for task in range(5)}
+    chosen = choose_checkpoint({7: many, 3: many, 9: few})
+    assert chosen is not None
+    assert chosen.version == 3
+    assert chosen.candidates[9].value == 1.0
+    assert choose_checkpoint({1: {}}) is None
+
+
+def test_infeasible_tasks_and_other_versions_are_in_no_rate() -> None:
+    rows, others = summarise(
+        [
+            episode("a/0001", 1.0),
+            episode("a/0002", 0.0),
+            episode("a/0003", 1.0),
+            episode("a/0004", 0.0, (2, 3)),
+            episode("h/0001", 1.0),
+        ],
+        version=3,
+        trained_families=["a"],
+        infeasible=["basics/a/0003"],
+    )
+    found = {row.name: (row.episodes, row.success.value) for row in rows}
+    assert found == {"all": (2, 0.5), "a": (2, 0.5), HELD_OUT: (1, 1.0), "h": (1, 1.0), INFEASIBLE: (1, 1.0)}
+    assert others == 1
+
+
+def test_repeats_of_a_greedy_policy_and_too_many_tasks_are_refused() -> None:
+    recipe = Recipe.model_validate({"run": {"name": "r"}, "tasks": {"families": ["press_nth"]}, "model": {"path": "m"}})
+    with pytest.raises(RecipeError, match="--temperature 1"):
+        evaluation_phase(recipe, EvaluationRequest("validation", 4, samples=2))
+    with pytest.raises(RecipeError, match="split validation: only"):
+        evaluation_phase(recipe, EvaluationRequest("validation", 100_000))
+
+
+def result_of(source: str, success: float, **conditions: Any) -> dict[str, Any]:
+    rows = [{"name": "all", "success": {"value": success}}]
+    return {"source": source, "version": 1, "split": "test", "conditions": {"max_steps": 3} | conditions, "rows": rows}
+
+
+def test_seeds_are_averaged_only_under_equal_conditions() -> None:
+    (row,) = compare_seeds([result_of("a", 0.5), result_of("b", 0.7), result_of("c", 0.6)])
+    assert (row["mean"], row["lower"], row["upper"]) == pytest.approx((0.6, 0.6 - 0.24841, 0.6 + 0.24841), abs=1e-4)
+    with pytest.raises(RecipeError, match="max_steps 9 and 3"):
+        compare_seeds([result_of("a", 0.5), result_of("b", 0.7, max_steps=9)])
+    with pytest.raises(RecipeError, match="given twice"):
+        compare_seeds([result_of("a", 0.5), result_of("a", 0.7)])
+
+
+def test_commands_refuse_wrong_input_in_one_sentence(tmp_path: Path) -> None:
+    for arguments, fix in (
+        (["eval", str(tmp_path)], "give --recipe"),
+        (["compare", str(tmp_path / "x.json")], "give its result.json"),
+    ):
+        ended = CliRunner().invoke(app, arguments)
+        assert ended.exit_code == command.EXIT_WRONG_INPUT
+        (sentence,) = ended.stderr.strip().splitlines()
+        assert fix in sentence
