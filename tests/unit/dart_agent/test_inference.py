@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,9 +200,10 @@ async def test_a_worker_process_that_a_signal_ends_was_killed(tmp_path: Path, mo
     monkeypatch.setattr("dart_agent.inference.settings.read_checkpoint_info", lambda path: None)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "kill_me.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    place = Path(tempfile.mkdtemp(prefix="dart-"))  # a socket's path must be short
     for module, kind in (("kill_me", WorkerKilledError), ("no_such_module_of_ours", WorkerError)):
         worker = WorkerProcess(
-            "w", WorkerSettings(model="m"), directory=tmp_path / "w", log_path=tmp_path / "log", module=module
+            "w", WorkerSettings(model="m"), directory=place, log_path=tmp_path / "log", module=module
         )
         await worker.start()
         try:
