@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dart_agent.errors import ConfigError
 from dart_agent.grounding.drawing import draw_answer
 from dart_agent.grounding.grounder import REFUSE_ABOVE, Grounder, GroundingAnswer
 from dart_agent.grounding.samples import GroundingSample, read_image
@@ -186,7 +185,7 @@ def evaluate(
         by_image[sample.image, max(1, len(sample.targets))].append(sample)
     result = Evaluation(k)
     for (name, targets), asked in by_image.items():
-        image = _read(root / name, asked[0].image_wh)
+        image = read_image(root / name, asked[0].image_wh)
         for begin in range(0, len(asked), QUESTIONS_PER_PASS):
             part = asked[begin : begin + QUESTIONS_PER_PASS]
             finals = answerer.answer(image, [sample.instruction for sample in part], targets)
@@ -215,12 +214,3 @@ def _draw(folder: Path, image: RgbImage, sample: GroundingSample, final: FinalAn
         encoding="utf-8",
     )
     return path
-
-
-def _read(path: Path, image_wh: tuple[int, int]) -> RgbImage:
-    pixels = read_image(path)
-    if (pixels.shape[1], pixels.shape[0]) != image_wh:
-        raise ConfigError(
-            f"{path} has {pixels.shape[1]}x{pixels.shape[0]} pixels, but its samples say {image_wh[0]}x{image_wh[1]}"
-        )
-    return pixels

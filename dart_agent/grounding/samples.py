@@ -153,20 +153,26 @@ def write_samples(path: Path, samples: Iterable[GroundingSample]) -> int:
     return count
 
 
-def read_image(path: Path) -> RgbImage:
+def read_image(path: Path, image_wh: tuple[int, int] | None = None) -> RgbImage:
     """Read an image file.
 
     Args:
         path: PNG, JPEG or WebP.
+        image_wh: (width, height) that its samples say; None: any.
 
     Returns:
         uint8 [H, W, 3].
 
     Raises:
-        ConfigError: It cannot be read.
+        ConfigError: It cannot be read, or has another size.
     """
     try:
         with Image.open(path) as image:
-            return np.array(image.convert("RGB"))
+            pixels = np.array(image.convert("RGB"))
     except OSError as error:
         raise ConfigError(f"the image {path} cannot be read: {error}") from None
+    if image_wh is not None and (pixels.shape[1], pixels.shape[0]) != image_wh:
+        raise ConfigError(
+            f"{path} has {pixels.shape[1]}x{pixels.shape[0]} pixels, but its samples say {image_wh[0]}x{image_wh[1]}"
+        )
+    return pixels

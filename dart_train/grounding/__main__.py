@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import format_validation_error
-from dart_train.grounding.config import GroundingConfig, VerifierConfig
+from dart_train.grounding.config import GroundingConfig, PointRewardConfig, SupervisedConfig, VerifierConfig
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,12 +32,13 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m dart_train.grounding")
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--verifier", action="store_true", help="train a verifier instead of a head")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--verifier", action="store_true", help="train a verifier instead of a head")
+    kind.add_argument("--reward", action="store_true", help="train a head by the reward of sampled points")
     arguments = parser.parse_args(argv)
     path = arguments.config
     try:
-        settings = VerifierConfig if arguments.verifier else GroundingConfig
-        config = settings.model_validate_json(path.read_text(encoding="utf-8"))
+        config = _settings(arguments).model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
         print(f"grounding: cannot use {path}: {format_validation_error(error)}", file=sys.stderr)
         return 2
@@ -46,18 +47,27 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
     from dart_train.grounding.fit import train_grounding
+    from dart_train.grounding.reward import train_by_reward
     from dart_train.grounding.verifier import train_verifier
     from dart_train.model.policy_model import ModelNotFoundError
 
     try:
         if isinstance(config, VerifierConfig):
             train_verifier(config, _report)
+        elif isinstance(config, PointRewardConfig):
+            train_by_reward(config, _report)
         elif isinstance(config, GroundingConfig):
             train_grounding(config, _report)
     except (ConfigError, ModelNotFoundError, FileExistsError) as error:
         print(f"grounding: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def _settings(arguments: argparse.Namespace) -> type[SupervisedConfig]:
+    if arguments.verifier:
+        return VerifierConfig
+    return PointRewardConfig if arguments.reward else GroundingConfig
 
 
 def _report(line: Mapping[str, Any]) -> None:

@@ -16,6 +16,9 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import MAX_TARGETS
 from dart_agent.grounding.samples import GroundingSample, read_samples
 
+Batch = list[tuple[Path, list[GroundingSample]]]
+"""Image files, each with the samples that are asked about it."""
+
 
 class SampleSet:
     """Samples of one or more files.
@@ -46,7 +49,7 @@ class SampleSet:
         """How many samples there are."""
         return sum(len(samples) for _, samples in self._images)
 
-    def batch(self, update: int, images: int, questions: int, seed: int) -> list[tuple[Path, list[GroundingSample]]]:
+    def batch(self, update: int, images: int, questions: int, seed: int) -> Batch:
         """Choose the images of an update, and questions about each.
 
         Args:

@@ -14,6 +14,7 @@ from dart_agent.grounding.verifier import CROP_REACH_PX
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice
+from dart_train.objectives.settings import AdvantageKind
 from dart_train.trainer.config import OptimizerSettings
 
 Stage = Literal["head", "all"]
@@ -108,3 +109,21 @@ class GroundingConfig(SupervisedConfig):
         if self.language_weight is not None:
             return self.language_weight
         return 0.0 if self.stage == "head" else 1.0
+
+
+class PointRewardConfig(GroundingConfig):
+    """How a model that points is trained by reward.
+
+    Attributes:
+        dropout: 0, so that the log-probs are those of the policy that sampled.
+        group: Points that are sampled per question.
+        temperature: Temperature at which they are sampled.
+        advantage: How rewards of a group become advantages (`dart_train.objectives.advantages`).
+        entropy_weight: Weight of the entropy bonus.
+    """
+
+    dropout: float = Field(default=0.0, ge=0, le=0)
+    group: int = Field(default=8, ge=2)
+    temperature: float = Field(default=1.0, gt=0)
+    advantage: AdvantageKind = "grpo"
+    entropy_weight: float = Field(default=0.0, ge=0)

@@ -19,7 +19,7 @@ from dart_agent.grounding.samples import read_image
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
-from dart_train.grounding.batches import SampleSet
+from dart_train.grounding.batches import Batch, SampleSet
 from dart_train.grounding.config import GroundingConfig
 from dart_train.grounding.supervised import Progress, SupervisedTrainer, refuse_existing, run_training
 from dart_train.model.adapters import AdaptedModel, attach_adapter
@@ -29,6 +29,9 @@ from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from dart_agent.grounding.forward import ForwardOutput
+    from dart_agent.grounding.packing import PackedQuestions
 
 
 def train_grounding(
@@ -115,21 +118,35 @@ class GroundingTrainer(SupervisedTrainer):
         undecayed = () if self._masked is None else (self._masked,)
         super().__init__(config, {"backbone": model.backbone, "head": model.head}, undecayed)
 
-    def losses(self, number: int) -> dict[str, Tensor]:
-        """The losses of pointer, offset and language; see `SupervisedTrainer.losses`."""
-        import torch
+    def forward(self, number: int) -> tuple[Batch, PackedQuestions, ForwardOutput]:
+        """Run the model on the batch of an update.
 
+        Args:
+            number: Number of the update.
+
+        Returns:
+            The batch, its questions as tensors, and what the model says.
+        """
         from dart_agent.grounding.forward import run_forward
         from dart_agent.grounding.packing import Question, pack
-        from dart_train.grounding.losses import attention_loss, language_loss, mean_loss, offset_loss
 
-        config, head = self.config, self.model.head
+        config = self.config
         batch = self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
         asked = [
             [Question.point(sample.instruction, len(sample.targets)) for sample in samples] for _, samples in batch
         ]
-        packed = pack(self.model, [read_image(path) for path, _ in batch], asked)
-        output = run_forward(self.model, packed)
+        images = [read_image(path, samples[0].image_wh) for path, samples in batch]
+        packed = pack(self.model, images, asked)
+        return batch, packed, run_forward(self.model, packed)
+
+    def losses(self, number: int) -> dict[str, Tensor]:
+        """The losses of pointer, offset and language; see `SupervisedTrainer.losses`."""
+        import torch
+
+        from dart_train.grounding.losses import attention_loss, language_loss, mean_loss, offset_loss
+
+        config, head = self.config, self.model.head
+        batch, packed, output = self.forward(number)
         attention, offsets = [], []
         for row, (_, samples) in zip(output.questions, batch, strict=True):
             for found, sample in zip(row, samples, strict=True):

@@ -154,7 +154,7 @@ class VerifierTrainer(SupervisedTrainer):
         for path, samples in self._samples.batch(
             number, config.images_per_update, config.questions_per_image, config.seed
         ):
-            image = read_image(path)
+            image = read_image(path, samples[0].image_wh)
             for sample in samples:
                 wrong = None if sample.is_refusal else wrong_point(sample, random, config.hard_fraction)
                 if wrong is None:

@@ -1,0 +1,104 @@
+"""Reinforcement learning of pointing: the reward is 1 where a sampled point is right.
+
+Role: `train_by_reward(config)` samples a group of points per question, judges them, and follows the gradient of their log-probs. Rule: the
+points are sampled from, and their log-probs are taken under, one forward pass, so that the ratio of old and new policy is 1 and the loss
+is -mean(A log p), GRPO's first step; an answer with several targets is right when every point is. The samples of an update are a function
+of seed and update. Non-goals: rollouts on desktops; refusals, which are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from dart_agent.grounding.scoring import is_hit
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
+from dart_train.grounding.batches import SampleSet
+from dart_train.grounding.config import PointRewardConfig
+from dart_train.grounding.fit import GroundingTrainer, load_start_model
+from dart_train.grounding.supervised import Progress, refuse_existing, run_training
+from dart_train.objectives.advantages import group_advantages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def train_by_reward(
+    config: PointRewardConfig, on_progress: Progress | None = None, clock: Clock = SYSTEM_CLOCK
+) -> None:
+    """Train a model and write it to `config.out_dir`.
+
+    Args:
+        config: The configuration.
+        on_progress: Called with every metric line; `reward` is the mean over sampled points.
+        clock: Measures the duration.
+
+    Raises:
+        ConfigError: The samples cannot be used.
+        ModelNotFoundError: The start model cannot be loaded.
+        FileExistsError: `out_dir` exists already.
+    """
+    refuse_existing(config)
+    samples = SampleSet(config.samples)
+    import torch
+
+    torch.set_num_threads(config.threads)
+    trainer = PointRewardTrainer(config, samples, load_start_model(config))
+    run_training(trainer, config, "grounding_reward", on_progress, clock)
+
+
+class PointRewardTrainer(GroundingTrainer):
+    """A model with its optimiser, trained by reward.
+
+    Args:
+        config: The configuration.
+        samples: What is asked.
+        model: The model; it is set up for training in place.
+    """
+
+    config: PointRewardConfig
+
+    def losses(self, number: int) -> dict[str, Tensor]:
+        """The policy's loss, the entropy and the mean reward; see `SupervisedTrainer.losses`."""
+        import torch
+
+        from dart_agent.grounding.pointing import PointDistribution
+        from dart_train.grounding.losses import mean_loss
+
+        config = self.config
+        batch, _, output = self.forward(number)
+        generator = torch.Generator(self.model.device).manual_seed(config.seed * 1_000_003 + number)
+        losses, entropies, rewards = [], [], []
+        for row, (_, samples) in zip(output.questions, batch, strict=True):
+            for found, sample in zip(row, samples, strict=True):
+                if sample.is_refusal:
+                    continue
+                targets = [
+                    PointDistribution(self.model.head, found, index, config.temperature)
+                    for index in range(len(sample.targets))
+                ]
+                group = [[target.sample(generator) for target in targets] for _ in range(config.group)]
+                hits = [
+                    float(
+                        is_hit(sample, [target.point(choice) for target, choice in zip(targets, choices, strict=True)])
+                    )
+                    for choices in group
+                ]
+                logprobs = [
+                    torch.stack([target.logprob(choice) for target, choice in zip(targets, choices, strict=True)]).sum()
+                    for choices in group
+                ]
+                advantages = torch.from_numpy(group_advantages(hits, config.advantage)).to(found.logits_KM)
+                losses.append(-(advantages * torch.stack(logprobs)).mean())
+                entropies += [target.entropy() for target in targets]
+                rewards.append(torch.tensor(hits, device=found.logits_KM.device).mean())
+        return {
+            "policy_loss": mean_loss(losses, output.hidden_BTD),
+            "entropy": mean_loss(entropies, output.hidden_BTD),
+            "reward": mean_loss(rewards, output.hidden_BTD),
+        }
+
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The policy's loss with the entropy bonus."""
+        return losses["policy_loss"] - self.config.entropy_weight * losses["entropy"]
