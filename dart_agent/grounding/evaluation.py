@@ -180,12 +180,12 @@ def evaluate(
     Raises:
         ConfigError: An image cannot be read, or has another size than its sample says.
     """
-    by_image: dict[tuple[str, int], list[GroundingSample]] = defaultdict(list)
+    by_image: dict[tuple[str, tuple[int, int], int], list[GroundingSample]] = defaultdict(list)
     for sample in samples:
-        by_image[sample.image, max(1, len(sample.targets))].append(sample)
+        by_image[sample.image, sample.image_wh, max(1, len(sample.targets))].append(sample)
     result = Evaluation(k)
-    for (name, targets), asked in by_image.items():
-        image = read_image(root / name, asked[0].image_wh)
+    for (name, image_wh, targets), asked in by_image.items():
+        image = read_image(root / name, image_wh)
         for begin in range(0, len(asked), QUESTIONS_PER_PASS):
             part = asked[begin : begin + QUESTIONS_PER_PASS]
             finals = answerer.answer(image, [sample.instruction for sample in part], targets)

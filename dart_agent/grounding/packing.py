@@ -2,9 +2,8 @@
 
 Role: `pack` arranges each image and any number of questions about it in one row, so that every question sees the image and itself only, at
 the positions that it would have alone; the image's features are computed once. Rule: the attention of a packed question is that of the
-same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer is given with its
-question, so that the head needs no decoding. Non-goals: the forward
-pass, choosing questions.
+same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer is given with its question, so
+that the head needs no decoding. Non-goals: the forward pass, choosing questions.
 Axes: B images, T tokens, Q questions of an image.
 """
 

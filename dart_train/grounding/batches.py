@@ -38,6 +38,9 @@ class SampleSet:
         missing = [path for path in by_image if not path.is_file()]
         if missing:
             raise ConfigError(f"{missing[0]} and {len(missing) - 1} more images of the grounding samples are missing")
+        for path, found in by_image.items():
+            if len({sample.image_wh for sample in found}) > 1:
+                raise ConfigError(f"the samples of {path} do not agree on its size: correct their image_wh")
         if not by_image:
             raise ConfigError(f"there is no grounding sample in {', '.join(map(str, files))}")
         self._images = sorted(by_image.items())

@@ -59,6 +59,7 @@ def train_grounding(
     import torch
 
     torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)  # adapters begin with random weights
     trainer = GroundingTrainer(config, samples, load_start_model(config))
     run_training(trainer, config, "grounding", on_progress, clock)
     trainer.model.backbone.eval()

@@ -44,6 +44,7 @@ def train_by_reward(
     import torch
 
     torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)  # adapters begin with random weights
     trainer = PointRewardTrainer(config, samples, load_start_model(config))
     run_training(trainer, config, "grounding_reward", on_progress, clock)
 

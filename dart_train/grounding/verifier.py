@@ -68,7 +68,7 @@ def wrong_point(sample: GroundingSample, random: Random, hard_fraction: float) -
     """
     if random.random() < hard_fraction:
         others = _hard_elements(sample)
-        # Half of the hard points are beside the target; elements are asked for first where there are some.
+        # Half of the hard points are on other elements, where there are some; the rest is beside the target.
         if others and random.random() < 0.5:
             return _middle(random.choice(others))
         left, top, right, bottom = sample.targets[0].bounds()

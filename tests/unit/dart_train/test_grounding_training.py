@@ -189,6 +189,14 @@ def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+def test_the_seed_decides_also_about_adapters(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        train_grounding(config(tmp_path, name=name, stage="all", lora={"rank": 2}))
+        torch.rand(3)
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "other"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     first = config(tmp_path)
     train_grounding(first)
@@ -231,6 +239,10 @@ def test_samples_that_cannot_be_learnt_are_named(tmp_path: Path) -> None:
         SampleSet([path])
     write_samples(path, [outside.model_copy(update={"image": "none.png"})])
     with pytest.raises(ConfigError, match="are missing"):
+        SampleSet([path])
+    inside = outside.model_copy(update={"targets": (target(0, 0, 9, 9),)})
+    write_samples(path, [inside, inside.model_copy(update={"image_wh": (64, 64)})])
+    with pytest.raises(ConfigError, match="do not agree on its size"):
         SampleSet([path])
     write_samples(path, [])
     with pytest.raises(ConfigError, match="no grounding sample"):
