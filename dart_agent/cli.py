@@ -175,7 +175,9 @@ def ground(
     verifier: Annotated[str | None, typer.Option(help="directory or name of a model that judges candidates")] = None,
     gamma: Annotated[float, typer.Option(min=0.0, max=1.0, help="verifier's score that ends the search")] = 0.8,
     zoom: Annotated[float | None, typer.Option(min=1.1, help="look again at a crop so many times smaller")] = None,
-    score: RegionScoreOption = RegionScoreOption.MEAN,
+    score: Annotated[
+        RegionScoreOption, typer.Option(help="how the attention over a region becomes its score")
+    ] = RegionScoreOption.MEAN,
     refuse: Annotated[bool, typer.Option("--refuse", help="let the model say that nothing fits")] = False,
     k: Annotated[int, typer.Option(min=1, help="for `eval`: answers that hit@k looks at")] = 3,
 ) -> None:
