@@ -172,7 +172,7 @@ class PhaseSpec(DataManagerModel):
     A phase with `endless` false is a fixed list of (task, repeat) items and is done when each has a verdict; masked ones are retried.
     With `endless` true the curation decides which task comes next, until the phase is stopped; each task then is one group.
     Phases with a higher `priority` get desktops first; without one, fixed lists go before endless phases. `continue_first`: parked rollouts
-    are continued before new ones start.
+    are continued before new ones start. `max_in_flight`: so many of its rollouts run at the same time at most; None: no limit.
     """
 
     name: str = Field(pattern=PHASE_NAME)
@@ -186,6 +186,7 @@ class PhaseSpec(DataManagerModel):
     max_attempts: int = Field(default=5, ge=1, description="tries per item before it counts as failed")
     priority: int | None = None
     continue_first: bool = True
+    max_in_flight: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _one_source_of_tasks(self) -> PhaseSpec:

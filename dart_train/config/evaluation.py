@@ -19,10 +19,16 @@ class EvalSection(StrictModel):
         baseline_episodes: Episodes of the random and of the blank-screenshot policy.
         test_episodes: Episodes on the test split at the end, spread over the families and the held-out families of the suite. They may
             be asked for when the run is finished, too.
+        every_updates: During training, validation tasks are evaluated whenever so many more updates were made; 0: never.
+        during_episodes: Episodes of each of these evaluations.
+        during_desktops: Desktops that these evaluations use at the same time; training has the others.
         min_gain_points: A gain at or below this many points counts as not learned: exit code 1.
     """
 
     episodes: int = Field(default=300, ge=1)
     baseline_episodes: int = Field(default=0, ge=0)
     test_episodes: int = Field(default=0, ge=0)
+    every_updates: int = Field(default=0, ge=0)
+    during_episodes: int = Field(default=32, ge=1)
+    during_desktops: int = Field(default=1, ge=1)
     min_gain_points: float = 0.0

@@ -56,6 +56,7 @@ def phase_plan(spec_row: PhaseTable, task_ids: Iterable[str]) -> PhasePlan:
         max_attempts=spec.max_attempts,
         priority=spec.priority,
         continue_first=spec.continue_first,
+        max_in_flight=spec.max_in_flight,
     )
 
 

@@ -39,7 +39,7 @@ from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
 from dart_train.run.components import start_model
 from dart_train.run.orchestrator import Run, until_interrupted
 from dart_train.run.paths import RunPaths
-from dart_train.run.phases import EVAL_AFTER, EVAL_BEFORE, TEST, first_name, held_out_families
+from dart_train.run.phases import EVAL_AFTER, EVAL_BEFORE, EVAL_DURING, TEST, first_name, held_out_families
 from dart_train.run.preflight import check_recipe
 from dart_train.run.progress import Progress
 from dart_train.run.recipe_policy import recipe_prompt
@@ -203,7 +203,7 @@ def chosen_version(run: OpenRun) -> ChosenCheckpoint:
     rewards: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with Session(run.engine) as session:
         for name in session.scalars(select(PhaseTable.name)):
-            if first_name(name) not in (EVAL_BEFORE, EVAL_AFTER):
+            if first_name(name) not in (EVAL_BEFORE, EVAL_DURING, EVAL_AFTER):
                 continue
             for each in status.results(session, name):
                 if each.version_min is not None and each.version_min == each.version_max and each.version_min in kept:

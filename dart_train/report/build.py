@@ -16,6 +16,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
 from dart_envs.evaluation.report import wilson
 from dart_train.config import Recipe
+from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.results import read_results
 from dart_train.report.examples import SUCCESS_REWARD, read_examples
 from dart_train.report.learning_signal import describe_learning_signal
@@ -253,6 +254,7 @@ def _mean_percent(episodes: Sequence[EpisodeResult]) -> float:
 def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
     updates = [line for line in metrics if line.get("kind") == "update"]
     warmup = [line for line in metrics if line.get("kind") == "warmup"]
+    evaluations = [line for line in metrics if line.get("kind") == METRICS_KIND]
 
     def curve(lines: Sequence[Mapping[str, Any]], x: str, y: str, label: str, smooth: int = 1) -> Curve:
         points = [(float(line[x]), float(line[y])) for line in lines if x in line and y in line]
@@ -265,6 +267,11 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
         Chart("Reward of training rollouts", "policy version", "mean reward", [
             curve(updates, "version", "reward_mean", "all", SMOOTHING),
             *(curve(updates, "version", key, key.removeprefix("reward/"), SMOOTHING) for key in families),
+        ]),
+        Chart("Success on validation during training", "policy version", "success", [
+            curve(evaluations, "version", "success", "success"),
+            curve(evaluations, "version", "lower", "95 % interval, lower end"),
+            curve(evaluations, "version", "upper", "95 % interval, upper end"),
         ]),
         Chart("Entropy", "policy version", "nats per token", [curve(updates, "version", "entropy", "entropy")]),
         Chart("Staleness of trained tokens", "policy version", "versions", [

@@ -40,6 +40,7 @@ from dart_agent.types import SOLVED_REWARD, Purpose
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.config import Recipe
+from dart_train.evaluation.during_training import evaluated_during_training
 from dart_train.report.build import build_report, read_metrics
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import RunReport, write_report
@@ -382,9 +383,12 @@ class Run:
         before = await self.client.latest_version()
         view = await self._start_training()
         trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
-        await self._show_progress_until_done(
-            trainer, "update", self._describe_wait_for_update, self._count_training_episodes
-        )
+        async with evaluated_during_training(
+            self.client, self.recipe, 0 if before is None else before.version, self.paths.metrics, self.clock
+        ):
+            await self._show_progress_until_done(
+                trainer, "update", self._describe_wait_for_update, self._count_training_episodes
+            )
         if left := self._unfinished_training():
             raise RunFailed(f"the trainer ended after {left}: see why in {self.paths.logs}")
         view = await self.client.stop_phase(view.name)

@@ -21,6 +21,7 @@ DEMO = "demo"
 TRAIN = "train"
 EVAL_BEFORE = "eval-before"
 EVAL_AFTER = "eval-after"
+EVAL_DURING = "eval-during"
 TEST = "test"
 BASELINES: dict[str, tuple[PolicyKind, str]] = {
     "eval-random": ("random", "random policy"),
@@ -109,6 +110,22 @@ def evaluation(recipe: Recipe, name: str) -> PhaseSpec:
         sampling=SamplingPayload(temperature=0.0, max_tokens=recipe.rollout.max_tokens),
         max_steps=recipe.tasks.max_steps,
     )
+
+
+def during_training(recipe: Recipe, version: int) -> PhaseSpec:
+    """Specify an evaluation during training, which leaves most desktops to training.
+
+    Args:
+        recipe: The recipe.
+        version: The newest version when it begins.
+
+    Returns:
+        The phase.
+    """
+    plan = evaluation(recipe, f"{EVAL_DURING}-{version}")
+    assert plan.select is not None, "an evaluation selects its tasks"
+    select = plan.select.model_copy(update={"count": recipe.eval.during_episodes})
+    return plan.model_copy(update={"select": select, "max_in_flight": recipe.eval.during_desktops})
 
 
 def held_out_families(recipe: Recipe) -> list[str]:

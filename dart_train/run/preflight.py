@@ -118,7 +118,11 @@ def _count_problems(recipe: Recipe, suite: Suite) -> list[str]:
             f"demos.per_family: {recipe.demos.per_family} are asked for, {family} has {fewest} tasks to train on: "
             f"give at most {fewest}"
         )
-    asked = {"eval.episodes": recipe.eval.episodes, "eval.baseline_episodes": recipe.eval.baseline_episodes}
+    asked = {
+        "eval.episodes": recipe.eval.episodes,
+        "eval.baseline_episodes": recipe.eval.baseline_episodes,
+        "eval.during_episodes": recipe.eval.during_episodes if recipe.eval.every_updates else 0,
+    }
     problems += [
         f"{key}: {count} are asked for, the families have {to_judge} validation tasks: give at most {to_judge}"
         for key, count in asked.items()

@@ -1,9 +1,9 @@
 """Which rollout a free desktop gets, and what becomes of rollouts that their worker does not finish.
 
-Role: assignment, expiry, requeueing, parking. Rule: phases go by priority; within an endless phase parked rollouts go first, then groups
-that are being filled take turns, and a new group is opened only while the staleness budget allows it; a rollout that comes back goes before
-those that were never assigned. A rollout has one worker at most, and the first complete report of it counts. Non-goals: when a group closes
-(`groups`).
+Role: assignment, expiry, requeueing, parking. Rule: phases go by priority, up to their limits; within an endless phase parked rollouts go
+first, then groups that are being filled take turns, and a new group is opened only while the staleness budget allows it; a rollout that
+comes back goes before those that were never assigned. A rollout has one worker at most, and the first complete report of it counts.
+Non-goals: when a group closes (`groups`).
 """
 
 from __future__ import annotations
@@ -112,6 +112,9 @@ def next_rollout(state: SchedulerState, worker: Worker, now_s: float, commands: 
     if _is_short_of_kv_cache(state, worker):
         return None
     for phase in state.active:
+        limit = phase.plan.max_in_flight
+        if limit is not None and phase.counts["assigned"] >= limit:
+            continue
         rollout = (
             _next_of_groups(state, phase, worker, now_s, commands)
             if phase.plan.endless

@@ -27,6 +27,7 @@ class PhasePlan:
         max_attempts: Attempts per rollout before it counts as failed.
         priority: Phases with a higher one go first; None: fixed lists go before endless phases.
         continue_first: Whether parked rollouts of this phase are continued before new ones start.
+        max_in_flight: So many of its rollouts run at the same time at most; None: no limit.
     """
 
     name: str
@@ -38,6 +39,7 @@ class PhasePlan:
     max_attempts: int = 5
     priority: int | None = None
     continue_first: bool = True
+    max_in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

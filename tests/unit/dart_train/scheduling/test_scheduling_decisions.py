@@ -77,6 +77,16 @@ def test_evaluation_goes_first_unless_priorities_say_otherwise() -> None:
     assert [harness.must_ask().phase for _ in range(3)] == ["eval", "eval", "train"]
 
 
+def test_a_limited_evaluation_leaves_the_other_desktops_to_training() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    harness.evaluate(max_in_flight=1)
+    evaluated = harness.must_ask()
+    assert [evaluated.phase, *(harness.must_ask().phase for _ in range(3))] == ["eval", "train", "train", "train"]
+    harness.end(evaluated.rollout_id)
+    assert [harness.must_ask().phase for _ in range(2)] == ["eval", "train"]
+
+
 def test_what_a_silent_worker_holds_is_assigned_again_and_a_heartbeat_prevents_it() -> None:
     harness = SchedulingHarness()
     harness.train()

@@ -1,0 +1,113 @@
+"""Evaluation on validation while training goes on.
+
+Role: every `eval.every_updates` updates, a phase of greedy episodes on a share of the desktops, and a line of metrics with what it found.
+Rule: training waits for nothing here, and what is unfinished when it ends is stopped. Inference workers go on to newer versions meanwhile,
+so a line covers several versions, which it names; an episode that two versions wrote does not count. Non-goals: which phase gets a desktop
+(`dart_train.scheduling`), the choice of a checkpoint (`selection`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.metrics_file import append_metrics
+from dart_server.wire import Clock
+from dart_train.config import Recipe
+from dart_train.evaluation.statistics import success_rate
+from dart_train.run import phases
+
+METRICS_KIND = "evaluation"
+LOOK_S = 1.0
+"""Seconds between two looks at the newest version or at a running evaluation."""
+
+
+@contextlib.asynccontextmanager
+async def evaluated_during_training(
+    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, clock: Clock
+) -> AsyncIterator[None]:
+    """Evaluate as long as the context lasts, where the recipe asks for it.
+
+    Args:
+        client: The data manager.
+        recipe: The recipe.
+        first_version: The newest version when training began.
+        metrics: File to which a line per evaluation is added.
+        clock: Clock of what is waited for.
+
+    Yields:
+        Nothing.
+    """
+    if recipe.eval.every_updates == 0:
+        yield
+        return
+    task = asyncio.create_task(_evaluate_repeatedly(client, recipe, first_version, metrics, clock))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _evaluate_repeatedly(
+    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, clock: Clock
+) -> None:
+    every = recipe.eval.every_updates
+    turn = first_version // every
+    while True:
+        newest = await client.latest_version()
+        if newest is not None and newest.version // every > turn:
+            turn = newest.version // every
+            await _evaluate_once(client, recipe, newest.version, metrics, clock)
+        await clock.sleep(LOOK_S)
+
+
+async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int, metrics: Path, clock: Clock) -> None:
+    name = phases.during_training(recipe, version).name
+    view = await client.start_phase(phases.during_training(recipe, version))
+    try:
+        while view.state == "active":
+            await clock.sleep(LOOK_S)
+            view = await client.phase(name)
+    except asyncio.CancelledError:
+        await client.stop_phase(name)
+        raise
+    line = describe_evaluation(await client.results(name))
+    if line is not None:
+        append_metrics(metrics, {"kind": METRICS_KIND, "version": version, **line})
+
+
+def describe_evaluation(results: Sequence[EpisodeResult]) -> dict[str, Any] | None:
+    """Compute what an evaluation during training found.
+
+    Args:
+        results: Its episodes that have a reward.
+
+    Returns:
+        Success with its 95 % interval, how many episodes count and how many do not, and the versions; None where no episode counts.
+    """
+    rewards: dict[str, list[float]] = defaultdict(list)
+    versions: list[int] = []
+    for each in results:
+        if each.version_min is not None and each.version_min == each.version_max:
+            rewards[each.task_id].append(each.reward)
+            versions.append(each.version_min)
+    success = success_rate(rewards)
+    if success is None:
+        return None
+    return {
+        "success": success.value,
+        "lower": success.lower,
+        "upper": success.upper,
+        "episodes": len(versions),
+        "mixed_episodes": len(results) - len(versions),
+        "first_version": min(versions),
+        "last_version": max(versions),
+    }

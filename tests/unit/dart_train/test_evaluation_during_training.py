@@ -1,0 +1,121 @@
+"""Evaluation during training: training never waits for it, and what it found is in the metrics and can be chosen by."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_harness import RECIPE, FakeLauncher, RunHarness, untrained_then_trained
+
+from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.metrics_file import append_metrics
+from dart_agent.types import Purpose, WorkItem
+from dart_envs.types import EndReason
+from dart_train.config import Recipe
+from dart_train.data_commands.open_run import open_run
+from dart_train.evaluation import during_training
+from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluation
+from dart_train.evaluation.stored import chosen_version
+from dart_train.report.build import read_metrics
+
+
+class NeverEndsError(Exception):
+    """In place of an episode that is played for ever."""
+
+
+DURING = {"episodes": 6, "every_updates": 1, "during_episodes": 4}
+
+
+def episode(number: int, reward: float, versions: tuple[int, int]) -> EpisodeResult:
+    return EpisodeResult(
+        task_id=f"basics/a/{number:04d}",
+        family="a",
+        repeat=0,
+        rollout_id="r",
+        reward=reward,
+        end=EndReason.DONE,
+        steps=1,
+        duration_s=1.0,
+        version_min=versions[0],
+        version_max=versions[1],
+    )
+
+
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunHarness:
+    """A run that evaluates after every update."""
+    monkeypatch.setattr(during_training, "LOOK_S", 0.01)
+    return RunHarness(tmp_path, monkeypatch, eval=DURING)
+
+
+async def test_an_evaluation_during_training_is_in_the_metrics_and_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = started(tmp_path, monkeypatch)
+    train, evaluated = FakeLauncher.trainer, asyncio.Event()
+
+    async def trainer(launcher: FakeLauncher) -> None:
+        await train(launcher)
+        await evaluated.wait()
+
+    def append(path: Path, line: dict[str, Any]) -> None:
+        append_metrics(path, line)
+        evaluated.set()
+
+    monkeypatch.setattr(during_training, "append_metrics", append)
+
+    monkeypatch.setattr(FakeLauncher, "trainer", trainer)
+    harness.version = lambda item: 1 if item.phase.startswith("eval-during") else 2
+    harness.reward = lambda item: float(item.purpose is Purpose.DEMO or item.phase.startswith("eval-during"))
+    await asyncio.wait_for(harness.run(), 60)
+    (line,) = (line for line in read_metrics(harness.paths) if line["kind"] == METRICS_KIND)
+    assert (line["success"], line["episodes"], line["first_version"], line["last_version"]) == (1.0, 4, 1, 1)
+    with open_run(harness.paths.root) as run:
+        assert chosen_version(run).version == 1
+
+
+async def test_training_ends_while_an_evaluation_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = started(tmp_path, monkeypatch)
+    train, play = FakeLauncher.trainer, FakeLauncher.rollouts
+    begun, begins = [], asyncio.Event()
+
+    async def trainer(launcher: FakeLauncher) -> None:
+        await train(launcher)
+        await begins.wait()
+
+    def reward(item: WorkItem) -> float | None:
+        if item.phase.startswith("eval-during"):
+            begun.append(item.phase)
+            begins.set()
+            raise NeverEndsError
+        return untrained_then_trained(item)
+
+    async def rollouts(launcher: FakeLauncher) -> None:
+        while True:
+            with contextlib.suppress(NeverEndsError):
+                await play(launcher)
+
+    monkeypatch.setattr(FakeLauncher, "rollouts", rollouts)
+    monkeypatch.setattr(FakeLauncher, "trainer", trainer)
+    harness.reward = reward
+    paired = await asyncio.wait_for(harness.run(), 60)
+    assert paired is not None
+    assert harness.updates == 2
+    async with harness.launcher() as run:
+        assert (await run.client.phase(begun[0])).state == "stopped"
+    assert not any(line["kind"] == METRICS_KIND for line in read_metrics(harness.paths))
+
+
+def test_an_episode_that_two_versions_wrote_does_not_count() -> None:
+    found = describe_evaluation([episode(0, 1.0, (3, 3)), episode(1, 0.0, (5, 5)), episode(2, 1.0, (3, 5))])
+    assert found is not None
+    assert (found["success"], found["episodes"], found["mixed_episodes"]) == (0.5, 2, 1)
+    assert (found["first_version"], found["last_version"]) == (3, 5)
+    assert describe_evaluation([episode(2, 1.0, (3, 5))]) is None
+
+
+def test_training_keeps_a_desktop() -> None:
+    with pytest.raises(ValueError, match="leaves training none of the 2 desktops"):
+        Recipe.model_validate(RECIPE | {"desktops": {"count": 2}, "eval": DURING | {"during_desktops": 2}})
