@@ -70,8 +70,11 @@ async def _evaluate_repeatedly(
 
 
 async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int, metrics: Path, clock: Clock) -> None:
-    name = phases.during_training(recipe, version).name
-    view = await client.start_phase(phases.during_training(recipe, version))
+    evaluation = phases.during_training(recipe, version)
+    name = evaluation.name
+    view = await client.start_phase(evaluation)
+    if view.state != "active":  # weights that were lost in a crash had this number, and were evaluated
+        return
     try:
         while view.state == "active":
             await clock.sleep(LOOK_S)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from run_harness import RECIPE, FakeLauncher, RunHarness, untrained_then_trained
 
-from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.metrics_file import append_metrics
 from dart_agent.types import Purpose, WorkItem
+from dart_envs.clock import SystemClock
 from dart_envs.types import EndReason
 from dart_train.config import Recipe
 from dart_train.data_commands.open_run import open_run
 from dart_train.evaluation import during_training
-from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluation
+from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluation, evaluated_during_training
 from dart_train.evaluation.stored import chosen_version
 from dart_train.report.build import read_metrics
 
@@ -119,3 +121,46 @@ def test_an_episode_that_two_versions_wrote_does_not_count() -> None:
 def test_training_keeps_a_desktop() -> None:
     with pytest.raises(ValueError, match="leaves training none of the 2 desktops"):
         Recipe.model_validate(RECIPE | {"desktops": {"count": 2}, "eval": DURING | {"during_desktops": 2}})
+
+
+class EndedEvaluation:
+    """A data manager in which version 1 was evaluated before, with other weights."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def latest_version(self) -> VersionRecord:
+        return VersionRecord(version=1, path="v1")
+
+    async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
+        self.asked.set()
+        return PhaseStatus.model_construct(name=spec.name, state="done")
+
+    async def results(self, name: str) -> list[EpisodeResult]:
+        return [episode(0, 1.0, (1, 1))]
+
+
+async def test_an_evaluation_of_lost_weights_is_not_taken_for_one_of_the_new_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(during_training, "LOOK_S", 0.0)
+    looks = asyncio.Semaphore(0)
+    clock = ManyLooks(looks)
+    manager = EndedEvaluation()
+    recipe, lines = Recipe.model_validate(RECIPE | {"eval": DURING}), tmp_path / "metrics.jsonl"
+    async with evaluated_during_training(cast("DataManagerClient", manager), recipe, 0, lines, clock):
+        await manager.asked.wait()
+        for _ in range(2):
+            await looks.acquire()
+    assert not lines.exists()
+
+
+class ManyLooks(SystemClock):
+    """Counts the pauses."""
+
+    def __init__(self, looks: asyncio.Semaphore) -> None:
+        self._looks = looks
+
+    async def sleep(self, delay_s: float) -> None:
+        self._looks.release()
+        await asyncio.sleep(0)
