@@ -13,7 +13,7 @@ from typing import Any
 
 from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode
 
-Z = 1.96
+Z = 1.959963984540054
 INFEASIBLE = "(infeasible)"
 ALL = "(all)"
 
@@ -50,12 +50,22 @@ class EvaluationSummary:
 
 def wilson(successes: int, episodes: int) -> tuple[float, float] | None:
     """The 95 % interval of a share; None without episodes."""
-    if episodes == 0:
-        return None
-    share = successes / episodes
-    centre = share + Z * Z / (2 * episodes)
-    half = Z * math.sqrt(share * (1 - share) / episodes + Z * Z / (4 * episodes * episodes))
-    scale = 1 + Z * Z / episodes
+    return wilson_interval(successes / episodes, episodes) if episodes else None
+
+
+def wilson_interval(share: float, size: float) -> tuple[float, float]:
+    """Compute Wilson's 95 % score interval of a share (E. B. Wilson, 1927).
+
+    Args:
+        share: The observed share, in [0, 1].
+        size: Sample size, above 0; an effective one need not be whole.
+
+    Returns:
+        The lower and the upper end.
+    """
+    centre = share + Z * Z / (2 * size)
+    half = Z * math.sqrt(share * (1 - share) / size + Z * Z / (4 * size * size))
+    scale = 1 + Z * Z / size
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from dart_agent.types import SOLVED_REWARD
-from dart_train.report.paired_evaluation import Z_95
+from dart_envs.evaluation.report import wilson_interval
 from dart_train.report.pass_at_k import pass_at_k
 
 SMALL_SAMPLE_SEEDS = 5
@@ -77,22 +77,6 @@ def pass_rate(rewards_by_task: Mapping[str, Sequence[float]], k: int) -> Estimat
     size = ntasks if variance == 0 else min(max(mean * (1 - mean) * ntasks / variance, ntasks), sets)
     lower, upper = wilson_interval(mean, size)
     return Estimate(mean, lower, upper, ntasks)
-
-
-def wilson_interval(share: float, size: float) -> tuple[float, float]:
-    """Compute Wilson's 95 % score interval of a share.
-
-    Args:
-        share: The observed share, in [0, 1].
-        size: Sample size, above 0; an effective one need not be whole.
-
-    Returns:
-        The lower and the upper end.
-    """
-    centre = share + Z_95**2 / (2 * size)
-    half = Z_95 * math.sqrt(share * (1 - share) / size + Z_95**2 / (4 * size**2))
-    scale = 1 + Z_95**2 / size
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def mean_over_seeds(values: Sequence[float]) -> Estimate:

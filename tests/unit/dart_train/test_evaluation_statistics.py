@@ -8,13 +8,13 @@ from itertools import combinations
 
 import pytest
 
+from dart_envs.evaluation.report import wilson_interval
 from dart_train.evaluation.statistics import (
     Estimate,
     mean_over_seeds,
     pass_rate,
     student_t_quantile,
     success_rate,
-    wilson_interval,
 )
 
 
