@@ -10,6 +10,7 @@ unless it is asked for. Non-goals: scheduling of episodes (the data manager), fo
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections import defaultdict
@@ -292,7 +293,7 @@ async def evaluate(
     phase, infeasible = evaluation_phase(recipe, request)
     paths = RunPaths(version.folder / request.name(version.version))
     with run_lock(RunPaths(version.folder)), run_lock(paths):
-        check_recipe(recipe, paths)
+        await asyncio.to_thread(check_recipe, recipe, paths)  # it asks the farm on a loop of its own
         number = _count_test(version, request) if request.split == "test" else None
         run = (make_run or _run_here)(recipe, paths, open_run_directory(recipe, paths))
         results = await until_interrupted(run, run.run_evaluation(phase, version.record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -58,7 +59,8 @@ async def finished_run(root: Path, monkeypatch: pytest.MonkeyPatch, **sections: 
     await harness.run()
     for name in ("tokenizer.json", "processor_config.json", "model.safetensors"):
         (harness.paths.warm_start_model / name).touch()  # no fake component reads them
-    monkeypatch.setattr(stored, "check_recipe", lambda recipe, paths: None)
+    # As the real one, which asks the farm on a loop of its own.
+    monkeypatch.setattr(stored, "check_recipe", lambda recipe, paths: asyncio.run(asyncio.sleep(0)))
     return harness
 
 
