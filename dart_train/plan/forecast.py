@@ -96,7 +96,11 @@ def passes(recipe: Recipe) -> float:
     train, curation = recipe.train, recipe.curation
     backward = 1.0 if train.lora_rank is not None else 2.0  # an adapter needs hardly any gradient of weights
     trained = train.epochs * (1 + backward + bool(train.gradient_checkpointing))
-    looked_at = train.epochs * train.minibatches > 1 or curation.high_entropy_step_fraction < 1
+    looked_at = (
+        train.epochs * train.minibatches > 1
+        or curation.high_entropy_step_fraction < 1
+        or curation.high_entropy_token_fraction < 1
+    )
     return trained + looked_at + bool(train.kl_coefficient)
 
 

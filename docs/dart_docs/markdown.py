@@ -53,7 +53,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-def first_sentence(text: str | None) -> str:
+def first_paragraph(text: str | None) -> str:
     """The first paragraph of a docstring, on one line.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from dart_docs.fields import field_rows
-from dart_docs.markdown import code, first_sentence, table
+from dart_docs.markdown import code, first_paragraph, table
 from dart_train.config import Recipe
 
 
@@ -48,7 +48,7 @@ def recipe_page() -> str:
             for row in field_rows(section)
             if not _is_section(section, row.name)
         ]
-        parts += [f"## `[{name}]`\n\n", first_sentence(inspect.getdoc(section)), "\n\n"]
+        parts += [f"## `[{name}]`\n\n", first_paragraph(inspect.getdoc(section)), "\n\n"]
         parts.append(table(("key", "type", "default", "limits", "meaning"), rows))
     return "".join(parts)
 

@@ -10,7 +10,7 @@ import inspect
 from pydantic import BaseModel
 
 from dart_docs.fields import field_rows
-from dart_docs.markdown import code, first_sentence, table
+from dart_docs.markdown import code, first_paragraph, table
 from dart_envs.evaluators.getters import GETTERS
 from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS
 from dart_envs.setup import NETWORK_STEPS, STEP_PARAMETERS
@@ -33,7 +33,13 @@ def task_schema_page() -> str:
     parts.append("## Setup steps\n\nThe `type` of a step and its `parameters`.\n\n")
     for name, parameters in sorted(STEP_PARAMETERS.items()):
         network = " It needs the internet, so that it is refused here." if name in NETWORK_STEPS else ""
-        parts += [f"### `{name}`\n\n", first_sentence(inspect.getdoc(parameters)), network, "\n\n", _fields(parameters)]
+        parts += [
+            f"### `{name}`\n\n",
+            first_paragraph(inspect.getdoc(parameters)),
+            network,
+            "\n\n",
+            _fields(parameters),
+        ]
     return "".join(parts)
 
 
@@ -60,7 +66,7 @@ def evaluators_page() -> str:
                 (
                     code(name),
                     "OSWorld" if name in OSWORLD_EQUIVALENT_GETTERS else "",
-                    first_sentence(inspect.getdoc(getter)),
+                    first_paragraph(inspect.getdoc(getter)),
                 )
                 for name, getter in sorted(GETTERS.items())
             ),
@@ -72,7 +78,7 @@ def evaluators_page() -> str:
                 (
                     code(name),
                     "OSWorld" if name in OSWORLD_EQUIVALENT_METRICS else "",
-                    first_sentence(inspect.getdoc(metric)),
+                    first_paragraph(inspect.getdoc(metric)),
                 )
                 for name, metric in sorted(METRICS.items())
             ),

@@ -159,6 +159,9 @@ def test_a_train_step_costs_the_passes_that_the_recipe_asks_for() -> None:
     # forward 1, backward 2 (1 for an adapter), recomputed 1, entropies of the step filter 1, reference 1
     assert (passes(whole), passes(adapter)) == (6, 5)
     assert passes(recipe_of("ui-tars-1.5-7b-8gpu", "train.kl_coefficient=0", "train.gradient_checkpointing=false")) == 4
+    steps = ("curation.preset=none", "train.kl_coefficient=0")
+    assert passes(recipe_of("ui-tars-1.5-7b-8gpu", *steps)) == 4
+    assert passes(recipe_of("ui-tars-1.5-7b-8gpu", *steps, "curation.high_entropy_token_fraction=0.2")) == 5
 
 
 def test_a_faster_gpu_shortens_the_run_and_the_disk_follows_the_steps() -> None:
