@@ -45,8 +45,11 @@ CHANNELS = HOME / ".config/xfce4/xfconf/xfce-perchannel-xml"
 
 def alias(task: dict) -> tuple[str, str]:
     """Name of the alias, and the line that a shell prints for it."""
-    rules = next(rules for metric, _, rules in parts(task) if metric == "alias_is")
-    return rules["name"], f"alias {rules['name']}='{rules['command']}'"
+    for metric, _, rules in parts(task):
+        if metric == "alias_is":
+            return rules["name"], f"alias {rules['name']}='{rules['command']}'"
+    printed = parts(task)[0][2]["expected"]
+    return printed.removeprefix("alias ").partition("=")[0], printed
 
 
 def print_at_start(task: dict) -> None:
