@@ -72,7 +72,8 @@ def read_policy_size(recipe: Recipe) -> PolicySize:
         The size.
 
     Raises:
-        RecipeError: The checkpoint is not on this host and its layout is not known, or the recipe has a model that is made at random.
+        RecipeError: The checkpoint is not on this host and its layout is not known, the recipe has a model that is made at random, or no
+            picture has so few or so many pixels.
     """
     from transformers import AutoConfig
 
@@ -92,13 +93,16 @@ def read_policy_size(recipe: Recipe) -> PolicySize:
             ) from None
         prompt = recipe.model.prompt or ("qwen" if layout.startswith("qwen3") else "uitars")
         config, source = layout_config(layout), f"the layout of {recipe.model.path}, which is not on this host"
-    spec = preset(
-        prompt,
-        images=recipe.model.history_images,
-        history=recipe.model.history,
-        min_pixels=recipe.model.min_pixels,
-        max_pixels=recipe.model.max_pixels,
-    )
+    try:
+        spec = preset(
+            prompt,
+            images=recipe.model.history_images,
+            history=recipe.model.history,
+            min_pixels=recipe.model.min_pixels,
+            max_pixels=recipe.model.max_pixels,
+        )
+    except ValueError as error:
+        raise RecipeError(f"model.min_pixels, model.max_pixels: {error}") from None
     text, vision = config.text_config, config.vision_config
     width, height = spec.picture_wh(recipe.desktops.resolution)
     patches = width * height // vision.patch_size**2

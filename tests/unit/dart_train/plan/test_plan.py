@@ -198,6 +198,13 @@ def test_a_policy_whose_size_is_not_known_is_refused(tmp_path: Path) -> None:
     assert "fits any host" in run.output
 
 
+def test_pixels_that_no_picture_has_are_refused_before_anything_is_counted() -> None:
+    chosen = ["--set", "model.min_pixels=2000000", "--set", "model.max_pixels=1000000"]
+    run = CliRunner().invoke(app, ["plan", str(RECIPES / "ui-tars-1.5-7b-1gpu.toml"), *chosen])
+    assert run.exit_code == 2, run.output
+    assert "model.min_pixels, model.max_pixels: " in run.output
+
+
 def test_the_command_prints_tables_and_writes_all_figures(tmp_path: Path) -> None:
     command = ["plan", str(RECIPES / "qwen3-vl-8b-1gpu.toml"), "--gpu-gib", "24", "--json", str(tmp_path / "plan.json")]
     run = CliRunner().invoke(app, [*command, "--runs-dir", str(tmp_path)])
