@@ -17,5 +17,5 @@
     evaluation, commands    hit rates; `dart-agent ground`
 
 Rule: the package itself, `samples`, `labels`, `regions`, `scoring` and `verifier` import neither torch nor transformers. Source:
-GUI-Actor, arXiv 2506.03143. Non-goals: training (`dart_train.grounding`), where samples come from (`dart_agent.grounding_data`).
+GUI-Actor, arXiv 2506.03143. Non-goals: training (`dart_train.grounding`), where samples come from.
 """

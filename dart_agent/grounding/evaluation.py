@@ -2,7 +2,7 @@
 
 Role: `evaluate` asks every sample, judges the answers and counts hit@1 and hit@k, by element type, size and application. Rule: all
 methods are judged on the same samples with the same scorer; a verifier or a second look changes the first answer and leaves hit@k to the
-head alone. Non-goals: reading data of other formats (`dart_agent.grounding_data`).
+head alone. Non-goals: reading data of other formats.
 """
 
 from __future__ import annotations

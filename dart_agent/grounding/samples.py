@@ -3,7 +3,7 @@
 Role: `GroundingSample` says what is asked about an image and which answers are right; `read_samples` and `write_samples` keep samples as
 JSON lines beside their images. Rule: all coordinates are pixels of the image, origin at its top left corner; `Box` has the edges
 (left, top, right, bottom) as real numbers, and both borders count as inside when a point is scored, as the benchmarks do. Non-goals:
-foreign formats (`dart_agent.grounding_data`), whether a point is right (`dart_agent.grounding.scoring`).
+foreign formats, whether a point is right (`dart_agent.grounding.scoring`).
 """
 
 from __future__ import annotations

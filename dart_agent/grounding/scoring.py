@@ -3,7 +3,7 @@
 Role: `is_hit` judges one point or refusal against a `GroundingSample`; `hit_rates` counts. Rule: a point on the border of a box is inside
 (ScreenSpot's rule, l <= x <= r and t <= y <= b); polygons are judged by ray casting, with their border inside; where nothing fits, only a
 refusal is right, and where something does, a refusal is wrong; an answer that cannot be read is wrong. Micro is the mean over samples,
-macro the mean over the classes' means; a score names which it is. Non-goals: reading foreign data (`dart_agent.grounding_data`).
+macro the mean over the classes' means; a score names which it is. Non-goals: reading foreign data.
 """
 
 from __future__ import annotations
