@@ -20,13 +20,10 @@ import typer
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.data_commands.commands import app as data_app
 from dart_train.evaluation.command import compare_command, evaluate_command
+from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
 from dart_train.run.state import load_resolved_recipe
-
-EXIT_FAILED = 1
-EXIT_WRONG_INPUT = 2
-EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Train agents on live desktops.", pretty_exceptions_enable=False
@@ -50,16 +47,11 @@ class Components(StrEnum):
     REAL = "real"
 
 
-def _fail(message: str) -> typer.Exit:
-    print(f"dart-train: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_WRONG_INPUT)
-
-
 def _recipe(path: Path, overrides: list[str]) -> Recipe:
     try:
         return load_recipe(path, tuple(overrides))
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
 
 
 @app.command()
@@ -92,7 +84,7 @@ def run(
             return
         evaluation = asyncio.run(run_recipe(checked, paths))
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     except RunFailed as error:
         print(
             f"dart-train: the run stopped: {error}\nWhat is stored is kept; the same command resumes there.",
@@ -123,11 +115,11 @@ def init_model_command(
     from dart_train.model.init_model import init_model
 
     if out.exists() and any(out.iterdir()):
-        raise _fail(f"{out} is not empty: choose another folder")
+        raise wrong_input(f"{out} is not empty: choose another folder")
     try:
         init_model(preset, out, seed)
     except ValueError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     print(f"wrote {preset} to {out}")
 
 
@@ -143,11 +135,11 @@ def merge_adapter_command(
     from dart_train.model.adapters import merge_version
 
     if out.exists() and any(out.iterdir()):
-        raise _fail(f"{out} is not empty: choose another folder")
+        raise wrong_input(f"{out} is not empty: choose another folder")
     try:
         merge_version(adapter, resolve_checkpoint(base), out)
     except AgentError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     print(f"wrote {base} with {adapter} to {out}")
 
 
@@ -166,7 +158,7 @@ def report(
     try:
         page = asyncio.run(rewrite_report(load_resolved_recipe(paths), paths))
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     except RunFailed as error:
         print(f"dart-train: the report cannot be written: {error}", file=sys.stderr)
         raise typer.Exit(EXIT_FAILED) from None
@@ -232,7 +224,7 @@ def simulate(
             ),
         )
     except SimulateError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
 
 
 @app.command()
@@ -260,7 +252,7 @@ def plan(
     try:
         problems = run_plan(checked, runs_dir, Assumptions(gpu_gib=gpu_gib, tflops=tflops, mfu=mfu), json_file)
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     if problems:
         raise typer.Exit(EXIT_FAILED)
 
@@ -283,7 +275,7 @@ def watch(
             )
         )
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 

@@ -7,7 +7,6 @@ code 2. All commands but `import` and `gc` only read, also while the run goes on
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dart_train.exits import wrong_input
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from dart_train.data_commands.provenance import TrajectoryProvenance
     from dart_train.data_commands.redaction import Redaction
 
-EXIT_WRONG_INPUT = 2
 
 app = typer.Typer(no_args_is_help=True, help="List, explain, view, export, import and clean up trajectories.")
 
@@ -67,7 +67,7 @@ def list_command(
         from dart_train.data_commands.listing import FATES, TrajectoryFilter, format_table, list_trajectories
 
         if fate is not None and fate not in FATES:
-            raise _fail(f"--fate {fate} is not one of {', '.join(FATES)}")
+            raise wrong_input(f"--fate {fate} is not one of {', '.join(FATES)}")
         rows = list_trajectories(session, TrajectoryFilter(phase, family, task, fate, min_reward, max_reward), limit)
         print(json.dumps([asdict(row) for row in rows], indent=2) if as_json else format_table(rows))
 
@@ -142,9 +142,9 @@ def export(
 ) -> None:
     """Export trajectories with their images and with what became of each step."""
     if form is ExportFormat.PORTABLE and (redact_text or redact_screens):
-        raise _fail("the format portable is for training and cannot be redacted: use hf or atif")
+        raise wrong_input("the format portable is for training and cannot be redacted: use hf or atif")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise _fail(f"{out} is not an empty folder: choose another")
+        raise wrong_input(f"{out} is not an empty folder: choose another")
     with _reading(run) as (opened, session):
         from dart_train.data_commands.listing import TrajectoryFilter, select_trajectories
         from dart_train.data_commands.provenance import read_provenance
@@ -229,11 +229,6 @@ def gc(
         print(json.dumps(asdict(report) | {"dry_run": dry_run}, indent=2))
 
 
-def _fail(message: str) -> typer.Exit:
-    print(f"dart-train: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_WRONG_INPUT)
-
-
 @contextmanager
 def _reading(folder: Path) -> Iterator[tuple[OpenRun, Session]]:
     """The run, and one transaction that reads it."""
@@ -247,7 +242,7 @@ def _reading(folder: Path) -> Iterator[tuple[OpenRun, Session]]:
         with open_run(folder) as opened, Session(opened.engine) as session:
             yield opened, session
     except (AgentError, RecipeError) as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
 
 
 @contextmanager
@@ -266,7 +261,7 @@ def _writing(folder: Path) -> Iterator[tuple[Any, Any]]:
         with writer_lock(database_location(recipe, paths)):
             yield recipe, paths
     except (AgentError, RecipeError) as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
 
 
 def _redaction(text: bool, screens: bool) -> Redaction:

@@ -10,18 +10,16 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import load_resolved_recipe
-
-EXIT_FAILED, EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 1, 2, 130
 
 
 class EvaluatedSplit(StrEnum):
@@ -85,7 +83,7 @@ def evaluate_command(
         )
         result = asyncio.run(evaluate(found, request))
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     except RunFailed as error:
         print(
             f"dart-train: the evaluation stopped: {error}\nWhat is stored is kept; the same command resumes there.",
@@ -117,74 +115,20 @@ def compare_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
 ) -> None:
     """Average the evaluations of runs that differ in their training seed, with a 95 % interval over seeds."""
+    from dart_train.evaluation.comparison import compare_seeds, read_result
+    from dart_train.evaluation.statistics import SMALL_SAMPLE_SEEDS
+
     try:
-        rows = compare_seeds([_read_result(file) for file in files])
+        rows = compare_seeds([read_result(file) for file in files])
     except RecipeError as error:
-        raise _fail(str(error)) from None
+        raise wrong_input(str(error)) from None
     print(f"mean over {len(files)} training seeds, 95 % interval by Student's t over seeds")
     for row in rows:
         interval = "one seed, no interval"
         if row["lower"] is not None:
             interval = f"{100 * row['lower']:.1f} to {100 * row['upper']:.1f} %"
         print(f"{row['name']:24} {100 * row['mean']:6.1f} %   {interval}")
-    from dart_train.evaluation.statistics import SMALL_SAMPLE_SEEDS
-
     if len(files) < SMALL_SAMPLE_SEEDS:
         print(f"With fewer than {SMALL_SAMPLE_SEEDS} seeds the interval rests on normally distributed means of seeds.")
     if json_file is not None:
         json_file.write_text(json.dumps({"seeds": len(files), "rows": rows}, indent=2) + "\n", encoding="utf-8")
-
-
-def compare_seeds(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Average evaluations over training seeds, row by row.
-
-    Args:
-        results: An evaluation per seed, as plain data.
-
-    Returns:
-        Rows with `name`, `mean`, `lower`, `upper` and `values`, in the order of the first evaluation.
-
-    Raises:
-        RecipeError: Two evaluations differ in tasks, repeats, sampling or budget, or are of the same weights.
-    """
-    from dart_train.evaluation.statistics import mean_over_seeds
-
-    first = results[0]
-    for other in results[1:]:
-        if other["split"] != first["split"]:
-            raise RecipeError(
-                f"{other['source']} was evaluated on {other['split']}, {first['source']} on {first['split']}"
-            )
-        before, now = first["conditions"], other["conditions"]
-        differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-        if differing:
-            told = ", ".join(f"{key} {now.get(key)} and {before.get(key)}" for key in differing)
-            raise RecipeError(
-                f"{other['source']} and {first['source']} cannot be compared, they differ in {told}: evaluate both with one recipe"
-            )
-    if len({(result["source"], result["version"]) for result in results}) < len(results):
-        raise RecipeError("an evaluation is given twice: give one of each training seed")
-    by_name = [{row["name"]: row["success"]["value"] for row in result["rows"]} for result in results]
-    rows = []
-    for name in by_name[0]:
-        values = [each[name] for each in by_name if name in each]
-        estimate = mean_over_seeds(values)
-        rows.append(
-            {"name": name, "mean": estimate.value, "lower": estimate.lower, "upper": estimate.upper, "values": values}
-        )
-    return rows
-
-
-def _read_result(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict) or not {"source", "version", "split", "conditions", "rows"} <= content.keys():
-        raise RecipeError(f"{file} is no result of dart-train eval: give its result.json, or the file of --json")
-    return content
-
-
-def _fail(message: str) -> typer.Exit:
-    print(f"dart-train: {message}", file=sys.stderr)
-    return typer.Exit(EXIT_WRONG_INPUT)

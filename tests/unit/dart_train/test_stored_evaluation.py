@@ -19,8 +19,8 @@ from dart_envs import tasks
 from dart_envs.types import EndReason
 from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
-from dart_train.evaluation import command, stored
-from dart_train.evaluation.command import compare_seeds
+from dart_train.evaluation import stored
+from dart_train.evaluation.comparison import compare_seeds
 from dart_train.evaluation.results import HELD_OUT, INFEASIBLE, StoredEvaluation, format_table, summarise
 from dart_train.evaluation.selection import choose_checkpoint
 from dart_train.evaluation.stored import (
@@ -31,6 +31,7 @@ from dart_train.evaluation.stored import (
     evaluations_on_test,
     version_of_run,
 )
+from dart_train.exits import EXIT_WRONG_INPUT
 from dart_train.run import masked_episodes
 from dart_train.run.paths import RunPaths
 
@@ -216,6 +217,6 @@ def test_commands_refuse_wrong_input_in_one_sentence(tmp_path: Path) -> None:
         (["compare", str(tmp_path / "x.json")], "give its result.json"),
     ):
         ended = CliRunner().invoke(app, arguments)
-        assert ended.exit_code == command.EXIT_WRONG_INPUT
+        assert ended.exit_code == EXIT_WRONG_INPUT
         (sentence,) = ended.stderr.strip().splitlines()
         assert fix in sentence

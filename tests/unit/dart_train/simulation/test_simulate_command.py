@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dart_train.cli import EXIT_WRONG_INPUT, app
+from dart_train.cli import app
+from dart_train.exits import EXIT_WRONG_INPUT
 
 RECIPE = str(Path(__file__).parents[4] / "dart_train" / "recipes" / "demo.toml")
 

@@ -1,0 +1,27 @@
+"""Exit codes of `dart-train`, and the one sentence that goes with wrong input.
+
+Role: what the modules of the command line share. Rule: wrong input is told on standard error. Non-goals: exit codes of components.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+
+def wrong_input(message: str) -> typer.Exit:
+    """Tell a person what is wrong with the input.
+
+    Args:
+        message: One sentence with the fix.
+
+    Returns:
+        The exception to raise.
+    """
+    print(f"dart-train: {message}", file=sys.stderr)
+    return typer.Exit(EXIT_WRONG_INPUT)
