@@ -1,8 +1,8 @@
 """The result of an evaluation: rates with intervals by family, held-out families and infeasible tasks apart.
 
-Role: from the episodes of one phase to plain data and a table. Rule: only episodes that the evaluated version alone wrote count; what is
-missing is counted; a task that cannot be done is in no rate of tasks that can. Non-goals: playing episodes (`stored`), formulas
-(`statistics`).
+Role: from the episodes of one phase to plain data and a table, and what is stored of earlier ones. Rule: only episodes that the evaluated
+version alone wrote count; what is missing is counted; a task that cannot be done is in no rate of tasks that can. Non-goals: playing
+episodes (`stored`), formulas (`statistics`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dart_agent.data_client.wire import EpisodeResult, PhaseSpec
 from dart_train.evaluation.statistics import Estimate, pass_rate, success_rate
 
 RESULT_FILE = "result.json"
+TEST_RECORD = "test-split.json"
 PASS_AT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-ALL, HELD_OUT, INFEASIBLE = "all", "held-out families", "infeasible tasks"
+TRAINED, HELD_OUT, INFEASIBLE = "trained families", "held-out families", "infeasible tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ResultRow:
     """Success on some tasks.
 
     Attributes:
-        name: A family, or one of `ALL`, `HELD_OUT` and `INFEASIBLE`.
+        name: A family, or one of `TRAINED`, `HELD_OUT` and `INFEASIBLE`.
         episodes: Episodes that count.
         success: Share of solved episodes over the tasks.
         mean_reward: Mean reward of the episodes, which partial credit raises above the share of solved ones.
@@ -74,31 +75,37 @@ class StoredEvaluation:
         return asdict(self)
 
 
-def summarise(
-    results: Sequence[EpisodeResult],
-    *,
-    version: int,
-    trained_families: Collection[str],
-    infeasible: Collection[str],
-) -> tuple[list[ResultRow], int]:
-    """Compute the rows of an evaluation.
+def episodes_of(results: Sequence[EpisodeResult], version: int) -> list[EpisodeResult]:
+    """Leave out the episodes that another version wrote in.
 
     Args:
         results: Episodes that have a reward.
         version: The version that is evaluated.
+
+    Returns:
+        The episodes that it alone wrote.
+    """
+    return [each for each in results if (each.version_min, each.version_max) == (version, version)]
+
+
+def result_rows(
+    episodes: Sequence[EpisodeResult], *, trained_families: Collection[str], infeasible: Collection[str]
+) -> list[ResultRow]:
+    """Compute the rows of an evaluation.
+
+    Args:
+        episodes: The episodes that count.
         trained_families: Families that the policy was trained on; the others are held out.
         infeasible: Ids of tasks that cannot be done.
 
     Returns:
-        The rows, and the number of episodes that another version wrote in.
+        The rows: trained families together and each, held-out families together and each, infeasible tasks.
     """
-    own = [each for each in results if (each.version_min, each.version_max) == (version, version)]
-    feasible = [each for each in own if each.task_id not in infeasible]
+    feasible = [each for each in episodes if each.task_id not in infeasible]
     trained = [each for each in feasible if each.family in trained_families]
     held_out = [each for each in feasible if each.family not in trained_families]
-    impossible = [each for each in own if each.task_id in infeasible]
-    rows = [*_rows(ALL, trained), *_rows(HELD_OUT, held_out), *_rows(INFEASIBLE, impossible)[:1]]
-    return rows, len(results) - len(own)
+    impossible = [each for each in episodes if each.task_id in infeasible]
+    return [*_rows(TRAINED, trained), *_rows(HELD_OUT, held_out), *_rows(INFEASIBLE, impossible)[:1]]
 
 
 def _rows(name: str, episodes: Sequence[EpisodeResult]) -> list[ResultRow]:
@@ -195,3 +202,16 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         Their results as plain data, by name of their folder; empty where there is none.
     """
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]
+
+
+def evaluations_on_test(folder: Path) -> list[str]:
+    """Read which evaluations used the test split.
+
+    Args:
+        folder: Where evaluations of the source are.
+
+    Returns:
+        Names of their folders, in the order in which they began.
+    """
+    file = folder / TEST_RECORD
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []

@@ -28,19 +28,34 @@ from dart_agent.errors import ConfigError, StoreError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.types import Purpose
 from dart_envs import tasks
-from dart_envs.evaluators.scorer_choice import INFEASIBLE
 from dart_train.config import Recipe, RecipeError
 from dart_train.config.data import DataSection
 from dart_train.data_commands.open_run import OpenRun, open_run
 from dart_train.data_manager import status
 from dart_train.data_manager.catalog import interleave_families
 from dart_train.data_manager.store.models import PhaseTable, VersionTable
-from dart_train.evaluation.results import RESULT_FILE, StoredEvaluation, comparison_conditions, summarise
+from dart_train.evaluation.results import (
+    RESULT_FILE,
+    TEST_RECORD,
+    StoredEvaluation,
+    comparison_conditions,
+    episodes_of,
+    evaluations_on_test,
+    result_rows,
+)
 from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
 from dart_train.run.components import start_model
 from dart_train.run.orchestrator import Run, until_interrupted
 from dart_train.run.paths import RunPaths
-from dart_train.run.phases import EVAL_AFTER, EVAL_BEFORE, EVAL_DURING, TEST, first_name, held_out_families
+from dart_train.run.phases import (
+    EVAL_AFTER,
+    EVAL_BEFORE,
+    EVAL_DURING,
+    TEST,
+    first_name,
+    held_out_families,
+    infeasible_tasks,
+)
 from dart_train.run.preflight import check_recipe
 from dart_train.run.progress import Progress
 from dart_train.run.recipe_policy import recipe_prompt
@@ -48,7 +63,6 @@ from dart_train.run.run_folder import open_run_directory
 from dart_train.run.state import RunState, run_lock
 
 PHASE = "eval-stored"
-TEST_RECORD = "test-split.json"
 BEST = "best"
 
 MakeRun = Callable[[Recipe, RunPaths, RunState], Run]
@@ -268,7 +282,7 @@ def evaluation_phase(recipe: Recipe, request: EvaluationRequest) -> tuple[PhaseS
         sampling=SamplingPayload(temperature=request.temperature, max_tokens=recipe.rollout.max_tokens),
         max_steps=recipe.tasks.max_steps,
     )
-    return phase, frozenset(task_id for task_id in ids if INFEASIBLE in suite.load(task_id).evaluator.functions)
+    return phase, infeasible_tasks(recipe, ids)
 
 
 async def evaluate(
@@ -297,9 +311,7 @@ async def evaluate(
         number = _count_test(version, request) if request.split == "test" else None
         run = (make_run or _run_here)(recipe, paths, open_run_directory(recipe, paths))
         results = await until_interrupted(run, run.run_evaluation(phase, version.record))
-        rows, others = summarise(
-            results, version=version.version, trained_families=recipe.tasks.families, infeasible=infeasible
-        )
+        own = episodes_of(results, version.version)
         rollout = recipe.rollout
         limits = {
             "max_episode_tokens": rollout.max_episode_tokens,
@@ -313,9 +325,9 @@ async def evaluate(
             digest=version.digest,
             split=request.split,
             conditions=comparison_conditions(phase, phase.task_ids or (), limits),
-            rows=rows,
+            rows=result_rows(own, trained_families=recipe.tasks.families, infeasible=infeasible),
             missing=len(phase.task_ids or ()) * request.samples - len(results),
-            other_versions=others,
+            other_versions=len(results) - len(own),
             test_number=number,
         )
         _write(paths.root / RESULT_FILE, found.as_dict())
@@ -340,19 +352,6 @@ def _count_test(version: StoredVersion, request: EvaluationRequest) -> int:
         names.append(name)
         _write(version.folder / TEST_RECORD, names)
     return version.earlier_tests + names.index(name) + 1
-
-
-def evaluations_on_test(folder: Path) -> list[str]:
-    """Read which evaluations used the test split.
-
-    Args:
-        folder: Where evaluations of the source are.
-
-    Returns:
-        Names of their folders, in the order in which they began.
-    """
-    file = folder / TEST_RECORD
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
 
 def _write(path: Path, content: object) -> None:

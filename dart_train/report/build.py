@@ -8,19 +8,19 @@ the database; what an interrupted run lacks is left out. Non-goals: statistics (
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
-from dart_envs.evaluation.report import wilson
+from dart_agent.types import SOLVED_REWARD
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
-from dart_train.evaluation.results import read_results
-from dart_train.report.examples import SUCCESS_REWARD, read_examples
+from dart_train.evaluation.results import evaluations_on_test, read_results, result_rows
+from dart_train.report.examples import read_examples
 from dart_train.report.learning_signal import describe_learning_signal
-from dart_train.report.page import Chart, Curve, Example, MaskedRow, RunReport, SuccessRow
+from dart_train.report.page import Chart, Curve, Example, MaskedRow, RunReport
 from dart_train.report.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
 from dart_train.report.throughput import (
     episode_lines,
@@ -31,7 +31,7 @@ from dart_train.report.throughput import (
 )
 from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
-from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name, times_begun
+from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name, infeasible_tasks, times_begun
 from dart_train.run.state import RunState
 
 SMOOTHING = 5
@@ -125,8 +125,14 @@ async def build_report(
             untrained=untrained,
         ),
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
-        test=test_rows(tested, recipe.tasks.families),
-        test_number=times_begun(phases["test"]) if "test" in phases else 0,
+        test=result_rows(
+            tested,
+            trained_families=recipe.tasks.families,
+            infeasible=infeasible_tasks(recipe, {each.task_id for each in tested}),
+        ),
+        test_number=times_begun(phases["test"]) + len(evaluations_on_test(paths.evaluations))
+        if "test" in phases
+        else 0,
         stages_s=state.stages_s,
         counts=_counts(stats),
         masked=masked_rows(stats),
@@ -141,42 +147,14 @@ async def build_report(
     )
 
 
-def test_rows(results: Sequence[EpisodeResult], trained: Collection[str]) -> list[SuccessRow]:
-    """Make the table of the test.
-
-    Args:
-        results: Episodes on the test split that have a reward.
-        trained: Families that were trained on.
-
-    Returns:
-        A row per family, those that were trained on first, then one for all of each kind.
-    """
-    families: dict[str, list[EpisodeResult]] = {}
-    for result in results:
-        families.setdefault(result.family, []).append(result)
-    ordered = sorted(families.items(), key=lambda item: (item[0] not in trained, item[0]))
-    rows = [_success_row(name, name not in trained, found) for name, found in ordered]
-    for name, held_out in (("trained families", False), ("held-out families", True)):
-        alike = [each for family, found in ordered if (family not in trained) == held_out for each in found]
-        if alike:
-            rows.append(_success_row(name, held_out, alike))
-    return rows
-
-
-def _success_row(families: str, held_out: bool, results: Sequence[EpisodeResult]) -> SuccessRow:
-    successes = sum(result.reward > SUCCESS_REWARD for result in results)
-    lower, upper = wilson(successes, len(results)) or (0.0, 1.0)
-    return SuccessRow(families, held_out, len(results), 100 * successes / len(results), 100 * lower, 100 * upper)
-
-
 def _examples_note(examples: Sequence[Example], *, finished: bool) -> str:
     if not finished:
         return "The evaluation after training has not finished, so there are no examples."
     if not examples:
         return "No episode of the evaluation after training has a reward, so there are no examples."
-    if all(example.reward > SUCCESS_REWARD for example in examples):
+    if all(example.reward == SOLVED_REWARD for example in examples):
         return "No episode of the evaluation after training failed."
-    if all(example.reward <= SUCCESS_REWARD for example in examples):
+    if all(example.reward != SOLVED_REWARD for example in examples):
         return "No episode of the evaluation after training succeeded."
     return ""
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_store import BlobError
 from dart_agent.data_client.wire import EpisodeResult
-from dart_agent.types import StepRecord, Trajectory
+from dart_agent.types import SOLVED_REWARD, StepRecord, Trajectory
 from dart_envs import tasks
 from dart_envs.actions import first_point
 from dart_envs.errors import DartEnvError
@@ -27,8 +27,6 @@ from dart_train.report.page import Example, ExampleStep
 
 SUCCESSES = 2
 FAILURES = 2
-SUCCESS_REWARD = 0.5
-"""An episode with a higher reward counts as a success."""
 MAX_STEPS = 10
 MAX_SIDE_PX = 640
 MAX_IMAGE_BYTES = 150_000
@@ -45,8 +43,8 @@ def choose_examples(results: Sequence[EpisodeResult]) -> list[EpisodeResult]:
     Returns:
         Up to `SUCCESSES` successful episodes, then up to `FAILURES` failed ones, of different families where there are several.
     """
-    succeeded = [result for result in results if result.reward > SUCCESS_REWARD]
-    failed = [result for result in results if result.reward <= SUCCESS_REWARD]
+    succeeded = [result for result in results if result.reward == SOLVED_REWARD]
+    failed = [result for result in results if result.reward != SOLVED_REWARD]
     return _of_different_families(succeeded, SUCCESSES) + _of_different_families(failed, FAILURES)
 
 
@@ -91,7 +89,7 @@ def _example(client: DataManagerClient, trajectory: Trajectory, family: str, scr
     shown = steps if len(steps) <= MAX_STEPS else (*steps[: MAX_STEPS // 2], *steps[-(MAX_STEPS - MAX_STEPS // 2) :])
     reward = trajectory.reward or 0.0
     return Example(
-        title=f"{'Success' if reward > SUCCESS_REWARD else 'Failure'} · {family}",
+        title=f"{'Success' if reward == SOLVED_REWARD else 'Failure'} · {family}",
         instruction=find_instruction(trajectory),
         reward=reward,
         end=trajectory.end.value,

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dart_train.evaluation.results import ResultRow
 from dart_train.report.paired_evaluation import PairedEvaluation
 
 
@@ -149,27 +150,6 @@ class Utilisation:
 
 
 @dataclass(frozen=True, slots=True)
-class SuccessRow:
-    """Success on the test split.
-
-    Attributes:
-        families: A family, or "trained families", "held-out families".
-        held_out: Whether nothing was trained on it.
-        episodes: Episodes with a reward.
-        percent: Success in percent.
-        lower_percent: Lower end of Wilson's 95 % interval.
-        upper_percent: Upper end.
-    """
-
-    families: str
-    held_out: bool
-    episodes: int
-    percent: float
-    lower_percent: float
-    upper_percent: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunReport:
     """Everything that the report of a run shows.
 
@@ -179,8 +159,8 @@ class RunReport:
         paired_evaluation: The evaluation before and after training, None where no item has a reward in both.
         conclusion: One sentence: whether the policy learned.
         baselines: Success in percent of the random and of the blank-screenshot policy, by name.
-        test: Success on the test split, by family, then of all; empty where there was no test.
-        test_number: How often the test split was evaluated in this run; 0: never.
+        test: Success on the test split, as in an evaluation of a stored version; empty where there was no test.
+        test_number: How often the test split was evaluated in this run, by `dart-train eval`, too; 0 without a test of the run itself.
         stages_s: Seconds per finished stage.
         counts: Totals of the run by name.
         masked: Table of masked episodes.
@@ -201,7 +181,7 @@ class RunReport:
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
-    test: Sequence[SuccessRow] = ()
+    test: Sequence[ResultRow] = ()
     test_number: int = 0
     masked: Sequence[MaskedRow] = ()
     throughput: Sequence[StageThroughput] = ()

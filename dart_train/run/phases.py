@@ -8,11 +8,13 @@ begun anew has a number behind its name: `eval-after`, `eval-after-2`. Non-goals
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from dart_agent.data_client.payloads import SamplingPayload
 from dart_agent.data_client.wire import PhaseSpec, TaskSelection
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose
+from dart_envs.evaluators.scorer_choice import INFEASIBLE
 from dart_envs.tasks import load_suite
 from dart_train.config import Recipe
 from dart_train.run.state import RunState
@@ -138,6 +140,20 @@ def held_out_families(recipe: Recipe) -> list[str]:
         Their names.
     """
     return [name for name, family in load_suite(recipe.tasks.suite).families.items() if family.held_out]
+
+
+def infeasible_tasks(recipe: Recipe, task_ids: Iterable[str]) -> frozenset[str]:
+    """Find the tasks that cannot be done.
+
+    Args:
+        recipe: The recipe.
+        task_ids: Tasks of its suite.
+
+    Returns:
+        Those whose right answer is that they cannot be done.
+    """
+    suite = load_suite(recipe.tasks.suite)
+    return frozenset(task_id for task_id in task_ids if INFEASIBLE in suite.load(task_id).evaluator.functions)
 
 
 def training(recipe: Recipe, name: str = TRAIN) -> PhaseSpec:

@@ -21,14 +21,22 @@ from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
 from dart_train.evaluation import stored
 from dart_train.evaluation.comparison import compare_seeds
-from dart_train.evaluation.results import HELD_OUT, INFEASIBLE, StoredEvaluation, format_table, summarise
+from dart_train.evaluation.results import (
+    HELD_OUT,
+    INFEASIBLE,
+    TRAINED,
+    StoredEvaluation,
+    episodes_of,
+    evaluations_on_test,
+    format_table,
+    result_rows,
+)
 from dart_train.evaluation.selection import choose_checkpoint
 from dart_train.evaluation.stored import (
     EvaluationRequest,
     evaluate,
     evaluation_phase,
     evaluation_recipe,
-    evaluations_on_test,
     version_of_run,
 )
 from dart_train.exits import EXIT_WRONG_INPUT
@@ -91,9 +99,9 @@ async def test_the_best_version_is_tested_with_held_out_families(
     assert held_out
     assert rows[HELD_OUT].success.value == 0
     assert rows["press_nth"].success.value == 1
-    assert rows["all"].episodes + rows[HELD_OUT].episodes == 9
+    assert rows[TRAINED].episodes + rows[HELD_OUT].episodes == 9
     written = json.loads((harness.paths.evaluations / "test-v2-9x1-t0" / "result.json").read_text())
-    assert written["rows"][0]["success"]["value"] == rows["all"].success.value
+    assert written["rows"][0]["success"]["value"] == rows[TRAINED].success.value
     async with harness.launcher() as run:
         report, page = await run.write_report()
     assert report.evaluations[0]["test_number"] == 1
@@ -172,21 +180,18 @@ def test_the_choice_is_by_the_lower_end_and_ties_go_to_the_earlier_version() -> 
 
 
 def test_infeasible_tasks_and_other_versions_are_in_no_rate() -> None:
-    rows, others = summarise(
-        [
-            episode("a/0001", 1.0),
-            episode("a/0002", 0.0),
-            episode("a/0003", 1.0),
-            episode("a/0004", 0.0, (2, 3)),
-            episode("h/0001", 1.0),
-        ],
-        version=3,
-        trained_families=["a"],
-        infeasible=["basics/a/0003"],
-    )
+    results = [
+        episode("a/0001", 1.0),
+        episode("a/0002", 0.0),
+        episode("a/0003", 1.0),
+        episode("a/0004", 0.0, (2, 3)),
+        episode("h/0001", 1.0),
+    ]
+    own = episodes_of(results, 3)
+    assert own == [*results[:3], results[4]]
+    rows = result_rows(own, trained_families=["a"], infeasible=["basics/a/0003"])
     found = {row.name: (row.episodes, row.success.value) for row in rows}
-    assert found == {"all": (2, 0.5), "a": (2, 0.5), HELD_OUT: (1, 1.0), "h": (1, 1.0), INFEASIBLE: (1, 1.0)}
-    assert others == 1
+    assert found == {TRAINED: (2, 0.5), "a": (2, 0.5), HELD_OUT: (1, 1.0), "h": (1, 1.0), INFEASIBLE: (1, 1.0)}
 
 
 def test_repeats_of_a_greedy_policy_and_too_many_tasks_are_refused() -> None:
@@ -198,7 +203,7 @@ def test_repeats_of_a_greedy_policy_and_too_many_tasks_are_refused() -> None:
 
 
 def result_of(source: str, success: float, **conditions: Any) -> dict[str, Any]:
-    rows = [{"name": "all", "success": {"value": success}}]
+    rows = [{"name": TRAINED, "success": {"value": success}}]
     return {"source": source, "version": 1, "split": "test", "conditions": {"max_steps": 3} | conditions, "rows": rows}
 
 

@@ -12,6 +12,7 @@ from run_harness import RECIPE, RunHarness
 from dart_agent.types import Purpose, WorkItem
 from dart_envs.tasks import load_suite
 from dart_train.config import Recipe
+from dart_train.evaluation.results import TEST_RECORD
 from dart_train.report.build import build_report
 from dart_train.report.page import RunReport, write_report
 from dart_train.run import preflight
@@ -60,12 +61,11 @@ async def test_the_last_policy_is_tested_after_everything_else(tmp_path: Path, m
     first = phases.index(TEST)
     assert not {"eval-before", "train", "eval-after"} & set(phases[first:])
     report = await report_of(harness)
-    rows = {row.families: row for row in report.test}
-    assert list(rows) == ["press_nth", "tick_nth", "delete_line", "pick_day", "trained families", "held-out families"]
-    assert [row.held_out for row in report.test] == [False, False, True, True, False, True]
-    assert (rows["trained families"].episodes, rows["trained families"].percent) == (4, 100.0)
-    assert (rows["held-out families"].episodes, rows["held-out families"].percent) == (4, 50.0)
-    assert rows["held-out families"].lower_percent == pytest.approx(15.0, abs=0.1), "Wilson's interval of 2 of 4"
+    rows = {row.name: row for row in report.test}
+    assert list(rows) == ["trained families", "press_nth", "tick_nth", "held-out families", "delete_line", "pick_day"]
+    assert (rows["trained families"].episodes, rows["trained families"].success.value) == (4, 1.0)
+    assert (rows["held-out families"].episodes, rows["held-out families"].success.value) == (4, 0.5)
+    assert rows["held-out families"].success.lower == pytest.approx(0.150, abs=0.001), "Wilson's interval of 2 of 4"
     assert report.test_number == 1
     write_report(report, tmp_path / "page")
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
@@ -85,6 +85,9 @@ async def test_a_second_test_is_counted_openly(tmp_path: Path, monkeypatch: pyte
     await harness.run()
     report = await report_of(harness)
     assert report.test_number == 2
+    harness.paths.evaluations.mkdir()
+    (harness.paths.evaluations / TEST_RECORD).write_text('["test-v1-9x1-t0"]', encoding="utf-8")
+    assert (await report_of(harness)).test_number == 3, "that of `dart-train eval` counts, too"
     write_report(report, tmp_path / "page")
     assert "was evaluated 2 times in this run" in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
