@@ -43,17 +43,20 @@ async def evaluated_during_training(
 
     Yields:
         Nothing.
+
+    Raises:
+        Exception: What an evaluation could not go on from; it ends what the context does at once.
     """
     if recipe.eval.every_updates == 0:
         yield
         return
-    task = asyncio.create_task(_evaluate_repeatedly(client, recipe, first_version, metrics, clock))
     try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        async with asyncio.TaskGroup() as group:
+            evaluations = group.create_task(_evaluate_repeatedly(client, recipe, first_version, metrics, clock))
+            yield
+            evaluations.cancel()
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
 
 
 async def _evaluate_repeatedly(

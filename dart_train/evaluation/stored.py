@@ -45,6 +45,7 @@ from dart_train.evaluation.results import (
 )
 from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
 from dart_train.run.components import start_model
+from dart_train.run.lock import run_lock
 from dart_train.run.orchestrator import Run, until_interrupted
 from dart_train.run.paths import RunPaths
 from dart_train.run.phases import (
@@ -60,7 +61,7 @@ from dart_train.run.preflight import check_recipe
 from dart_train.run.progress import Progress
 from dart_train.run.recipe_policy import recipe_prompt
 from dart_train.run.run_folder import open_run_directory
-from dart_train.run.state import RunState, run_lock
+from dart_train.run.state import RunState
 
 PHASE = "eval-stored"
 BEST = "best"

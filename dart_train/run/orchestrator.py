@@ -50,6 +50,7 @@ from dart_train.run.decisions import stages
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.farm import FarmSession, FarmUnusableError, farm_session
 from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher, Spawn, spawn_locally
+from dart_train.run.lock import run_lock
 from dart_train.run.masked_episodes import (
     MaskedEpisodeGuard,
     TooManyMaskedEpisodes,
@@ -58,7 +59,7 @@ from dart_train.run.masked_episodes import (
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import open_run_directory
-from dart_train.run.state import RunState, run_lock
+from dart_train.run.state import RunState
 from dart_train.run.waiting import RunFailed, Waits
 from dart_train.trainer.checkpoint import CheckpointStore
 

@@ -8,7 +8,6 @@ checkpoints).
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -164,28 +163,6 @@ def save_resolved_recipe(recipe: Recipe, paths: RunPaths) -> None:
         paths: The run folder.
     """
     _write(paths.resolved_recipe, {"recipe": recipe.model_dump(mode="json")})
-
-
-@contextmanager
-def run_lock(paths: RunPaths) -> Iterator[None]:
-    """Hold the lock of a run folder, so that one process works on it.
-
-    Args:
-        paths: The run folder.
-
-    Yields:
-        Nothing; the lock is held as long as the context lasts.
-
-    Raises:
-        RecipeError: Another process holds the lock.
-    """
-    paths.root.mkdir(parents=True, exist_ok=True)
-    with paths.lock.open("w", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecipeError(f"another dart-train is running in {paths.root}: wait for it or stop it first") from None
-        yield
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ manager that is not there is no error. Non-goals: figures (`snapshot`), their fo
 
 from __future__ import annotations
 
-import fcntl
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +19,7 @@ from dart_agent.data_client.wire import DataManagerStats
 from dart_agent.errors import StoreError
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
+from dart_train.run.lock import is_locked
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import RunState, load_resolved_recipe
 from dart_train.watch.page import render
@@ -88,7 +88,7 @@ async def watch(
     recipe, reader, shown = load_resolved_recipe(paths), MetricsReader(paths.metrics), console or Console()
 
     async def look() -> RunSnapshot:
-        running = is_running(paths)
+        running = is_locked(paths)
         return take_snapshot(
             recipe,
             RunState.load(paths.state),
@@ -116,25 +116,6 @@ async def watch(
             snapshot = await look()
             live.update(render(snapshot), refresh=True)
     return snapshot
-
-
-def is_running(paths: RunPaths) -> bool:
-    """Say whether a process works on a run.
-
-    Args:
-        paths: The run folder.
-
-    Returns:
-        Whether its lock is held.
-    """
-    if not paths.lock.exists():
-        return False
-    with paths.lock.open("r", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 async def ask_data_manager(paths: RunPaths) -> DataManagerStats | None:

@@ -12,6 +12,7 @@ from run_harness import RECIPE, FakeLauncher, RunHarness, untrained_then_trained
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, PhaseStatus, VersionRecord
+from dart_agent.errors import StoreError
 from dart_agent.metrics_file import append_metrics
 from dart_agent.types import Purpose, WorkItem
 from dart_envs.clock import SystemClock
@@ -153,6 +154,28 @@ async def test_an_evaluation_of_lost_weights_is_not_taken_for_one_of_the_new_wei
         for _ in range(2):
             await looks.acquire()
     assert not lines.exists()
+
+
+class UnreachableStore:
+    """A data manager that does not answer."""
+
+    async def latest_version(self) -> VersionRecord:
+        raise StoreError("the data manager does not answer")
+
+
+async def test_a_failure_ends_training_at_once(tmp_path: Path) -> None:
+    client, never = cast("DataManagerClient", UnreachableStore()), asyncio.Event()
+    recipe = Recipe.model_validate(RECIPE | {"eval": DURING})
+    with pytest.raises(StoreError, match="does not answer"):
+        async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", SystemClock()):
+            await asyncio.wait_for(never.wait(), 30)
+
+
+async def test_a_failure_of_training_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    client, recipe = cast("DataManagerClient", EndedEvaluation()), Recipe.model_validate(RECIPE | {"eval": DURING})
+    with pytest.raises(NeverEndsError):
+        async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", SystemClock()):
+            raise NeverEndsError
 
 
 class ManyLooks(SystemClock):

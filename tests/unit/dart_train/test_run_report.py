@@ -32,9 +32,10 @@ from dart_train.report.examples import embed_image
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import RunReport, write_report
 from dart_train.run import components, orchestrator, progress
+from dart_train.run.lock import run_lock
 from dart_train.run.orchestrator import RunFailed
 from dart_train.run.phases import report_phases
-from dart_train.run.state import RunState, run_lock
+from dart_train.run.state import RunState
 from dart_train.trainer.checkpoint import CheckpointStore
 
 

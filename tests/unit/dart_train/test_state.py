@@ -14,9 +14,10 @@ from dart_train.cli import app
 from dart_train.config import DataSection, Recipe, RecipeError
 from dart_train.data_manager.store import database
 from dart_train.run import preflight
+from dart_train.run.lock import run_lock
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder, open_run_directory
-from dart_train.run.state import RunState, run_lock
+from dart_train.run.state import RunState
 from dart_train.trainer.checkpoint import CheckpointStore
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from typer.testing import CliRunner
 from dart_agent.data_client.wire import DataManagerStats, EpisodeCounts
 from dart_train.cli import app
 from dart_train.config import Recipe
+from dart_train.run.lock import is_locked, run_lock
 from dart_train.run.paths import RunPaths
-from dart_train.run.state import RunState, run_lock, save_resolved_recipe
-from dart_train.watch.command import MetricsReader, ask_data_manager, is_running, watch
+from dart_train.run.state import RunState, save_resolved_recipe
+from dart_train.watch.command import MetricsReader, ask_data_manager, watch
 from dart_train.watch.page import render, warnings
 from dart_train.watch.snapshot import RunSnapshot, take_snapshot
 from tests.unit.dart_agent.fakes import FakeClock
@@ -208,11 +210,29 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
 
 
 async def test_a_run_is_going_on_while_its_lock_is_held(paths: RunPaths) -> None:
-    assert not is_running(paths)
+    assert not is_locked(paths)
     with run_lock(paths):
-        assert is_running(paths)
+        assert is_locked(paths)
         assert await ask_data_manager(paths) is None
-    assert not is_running(paths)
+    assert not is_locked(paths)
+
+
+def test_to_look_at_a_run_takes_no_lock(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that begins in the middle of a look is not refused."""
+    begun: list[str] = []
+    close = os.close
+
+    def begin_then_close(descriptor: int) -> None:
+        monkeypatch.undo()
+        with run_lock(paths):
+            begun.append("a run")
+        close(descriptor)
+
+    with run_lock(paths):
+        pass
+    monkeypatch.setattr(os, "close", begin_then_close)
+    assert not is_locked(paths)
+    assert begun == ["a run"]
 
 
 def test_the_command_looks_once_and_prints_tables_or_json(paths: RunPaths) -> None:
