@@ -21,7 +21,7 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.grounding.batches import Batch, SampleSet
 from dart_train.grounding.config import GroundingConfig
-from dart_train.grounding.supervised import Progress, SupervisedTrainer, refuse_existing, run_training
+from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_training
 from dart_train.model.adapters import AdaptedModel, attach_adapter
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
@@ -54,14 +54,11 @@ def train_grounding(
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
     """
-    refuse_existing(config)
-    samples = SampleSet(config.samples)
-    import torch
 
-    torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)  # adapters begin with random weights
-    trainer = GroundingTrainer(config, samples, load_start_model(config))
-    run_training(trainer, config, "grounding", on_progress, clock)
+    def trainer_of(samples: SampleSet) -> GroundingTrainer:
+        return GroundingTrainer(config, samples, load_start_model(config))
+
+    trainer = run_training(trainer_of, config, "grounding", on_progress, clock)
     trainer.model.backbone.eval()
     trainer.model.head.eval()
     return trainer.model

@@ -17,7 +17,7 @@ from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import PointRewardConfig
 from dart_train.grounding.fit import GroundingTrainer, load_start_model
-from dart_train.grounding.supervised import Progress, refuse_existing, run_training
+from dart_train.grounding.supervised import Progress, run_training
 from dart_train.objectives.advantages import group_advantages
 
 if TYPE_CHECKING:
@@ -39,14 +39,11 @@ def train_by_reward(
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
     """
-    refuse_existing(config)
-    samples = SampleSet(config.samples)
-    import torch
 
-    torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)  # adapters begin with random weights
-    trainer = PointRewardTrainer(config, samples, load_start_model(config))
-    run_training(trainer, config, "grounding_reward", on_progress, clock)
+    def trainer_of(samples: SampleSet) -> PointRewardTrainer:
+        return PointRewardTrainer(config, samples, load_start_model(config))
+
+    run_training(trainer_of, config, "grounding_reward", on_progress, clock)
 
 
 class PointRewardTrainer(GroundingTrainer):

@@ -10,14 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dart_agent.metrics_file import append_metrics
 from dart_server.wire import Clock
+from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import SupervisedConfig
 from dart_train.model.policy_model import ModelNotFoundError
 from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
 from dart_train.trainer.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -109,26 +111,14 @@ class SupervisedTrainer(ABC):
             losses = self.losses(number)
             self.optimizer.zero_grad(set_to_none=True)
             self.total(losses).backward()  # type: ignore[no-untyped-call]
-        self._fill_gradients()
+        zero_missing_gradients(self.trained().values())
         torch.nn.utils.clip_grad_norm_(self.trained().values(), config.optimizer.grad_clip)
         self.optimizer.step()
         return {name: float(value.detach()) for name, value in losses.items()}
 
-    def _fill_gradients(self) -> None:
-        """Parameters that no sample reached have the gradient 0."""
-        import torch
-
-        for parameter in self.trained().values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-
     def tensors(self) -> dict[str, Tensor]:
         """Trained parameters and the optimiser's state of each, by name."""
-        found: dict[str, Tensor] = {}
-        for name, parameter in self.trained().items():
-            found[f"model.{name}"] = parameter.detach()
-            found |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
-        return found
+        return train_state(self.trained(), self.optimizer)
 
     def restore(self, state: TrainerState) -> None:
         """Take over a state from disk.
@@ -139,7 +129,7 @@ class SupervisedTrainer(ABC):
         Raises:
             ModelNotFoundError: The state is one of another model or of other settings.
         """
-        self._fill_gradients()
+        zero_missing_gradients(self.trained().values())
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
         self.optimizer.step()  # makes the optimiser's tensors; no parameter changes
@@ -153,18 +143,40 @@ class SupervisedTrainer(ABC):
             )
 
 
+Trainer = TypeVar("Trainer", bound=SupervisedTrainer)
+
+
 def run_training(
-    trainer: SupervisedTrainer, config: SupervisedConfig, kind: str, on_progress: Progress | None, clock: Clock
-) -> None:
+    make_trainer: Callable[[SampleSet], Trainer],
+    config: SupervisedConfig,
+    kind: str,
+    on_progress: Progress | None,
+    clock: Clock,
+) -> Trainer:
     """Train, go on from the newest checkpoint, and write the result.
 
     Args:
-        trainer: The trainer.
-        config: Its configuration.
+        make_trainer: Loads the model and makes the trainer of the configuration's samples.
+        config: The configuration.
         kind: Kind of the metric lines.
         on_progress: Called with every metric line.
         clock: Measures the duration.
+
+    Returns:
+        The trainer, after its last update.
+
+    Raises:
+        ConfigError: The samples cannot be used.
+        FileExistsError: `out_dir` exists already.
     """
+    import torch
+
+    if config.out_dir.exists():
+        raise FileExistsError(f"{config.out_dir} exists already: remove it to train again")
+    samples = SampleSet(config.samples)
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)  # adapters begin with random weights
+    trainer = make_trainer(samples)
     store = CheckpointStore(config.checkpoints, KEPT_STATES)
     latest = store.latest()
     first, before_s = 0, 0.0
@@ -193,16 +205,4 @@ def run_training(
                 )
             )
     write_directory_atomically(config.out_dir, trainer.save)
-
-
-def refuse_existing(config: SupervisedConfig) -> None:
-    """Check that the result would overwrite nothing.
-
-    Args:
-        config: The configuration.
-
-    Raises:
-        FileExistsError: `out_dir` exists already.
-    """
-    if config.out_dir.exists():
-        raise FileExistsError(f"{config.out_dir} exists already: remove it to train again")
+    return trainer

@@ -23,7 +23,7 @@ from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import VerifierConfig
 from dart_train.grounding.losses import judgement_loss
-from dart_train.grounding.supervised import Progress, SupervisedTrainer, refuse_existing, run_training
+from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_training
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model
@@ -118,13 +118,12 @@ def train_verifier(config: VerifierConfig, on_progress: Progress | None = None, 
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
     """
-    refuse_existing(config)
-    samples = SampleSet(config.samples)
-    import torch
 
-    torch.set_num_threads(config.threads)
-    loaded = load_model(config.start_model, ComputeDevice.resolve(config.device, "float32").device)
-    run_training(VerifierTrainer(config, samples, loaded), config, "verifier", on_progress, clock)
+    def trainer_of(samples: SampleSet) -> VerifierTrainer:
+        device = ComputeDevice.resolve(config.device, "float32").device
+        return VerifierTrainer(config, samples, load_model(config.start_model, device))
+
+    run_training(trainer_of, config, "verifier", on_progress, clock)
 
 
 class VerifierTrainer(SupervisedTrainer):

@@ -17,6 +17,7 @@ from dart_train.model.device import ComputeDevice
 from dart_train.trainer.batch import to_device
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
 from dart_train.trainer.policy import PolicyWriter, Reference, load_policy, open_reference
 from dart_train.trainer.ranks import Ranks
 
@@ -125,22 +126,14 @@ class TrainedPolicy:
 
     def step(self, learning_rate: float) -> None:
         """Do one step of the optimiser; a parameter that no image and no token reached has the gradient 0, as it has in a shard."""
-        import torch
-
-        for parameter in self.trained().values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+        zero_missing_gradients(self.trained().values())
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors that the next train step depends on, by name: trained parameters and the optimiser's state of each."""
-        found: dict[str, Tensor] = {}
-        for name, parameter in self.trained().items():
-            found[f"model.{name}"] = parameter.detach()
-            found |= {f"optimizer.{name}.{key}": value for key, value in self.optimizer.state[parameter].items()}
-        return found
+        return train_state(self.trained(), self.optimizer)
 
     def restore(self, state: TrainerState) -> None:
         """Take over a state from disk.
