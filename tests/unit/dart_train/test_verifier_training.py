@@ -86,9 +86,8 @@ def make_config(folder: Path, **changes: Any) -> VerifierConfig:
 
 
 def test_a_verifier_learns_to_judge_and_keeps_its_crops(tmp_path: Path) -> None:
-    settings = make_config(
-        tmp_path, updates=80, checkpoint_every=1000, optimizer={"learning_rate": 1e-3, "lr_warmup_updates": 10}
-    )
+    schedule = {"learning_rate": 2e-3, "lr_warmup_updates": 10, "lr_schedule": "cosine"}
+    settings = make_config(tmp_path, updates=100, checkpoint_every=1000, optimizer=schedule)
     lines: list[Any] = []
     train_verifier(settings, lines.append)
     verifier = load_verifier(str(settings.out_dir))
