@@ -24,6 +24,7 @@ from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
 from dart_train.run.state import load_resolved_recipe
+from dart_train.sft.command import sft_command
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Train agents on live desktops.", pretty_exceptions_enable=False
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command("eval")(evaluate_command)
 app.command("compare")(compare_command)
+app.command("sft")(sft_command)
 
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="where run directories live")]
 Overrides = Annotated[

@@ -23,8 +23,11 @@ def summarize_step(batch: Batch, totals: Mapping[str, float], grad_norms: Sequen
     Returns:
         Metrics by name.
     """
-    tokens = totals.get("tokens", 0.0)
-    means = {name: value / tokens for name, value in totals.items() if name != "tokens"} if tokens else {}
+    tokens, imitated = totals.get("tokens", 0.0), totals.get("imitated_tokens", 0.0)
+    per_token = totals.keys() - {"tokens", "imitated_tokens", "imitation_nll"}
+    means = {name: totals[name] / tokens for name in sorted(per_token)} if tokens else {}
+    if imitated:
+        means["imitation_nll"] = totals["imitation_nll"] / imitated
     squared = means.pop("tis_weight_squared", 0.0)
     if squared:
         means["ess_fraction"] = means["tis_weight"] ** 2 / squared

@@ -19,8 +19,8 @@ from benchmarks.training.step_meter import measure_steps
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
-from dart_train.trainer.rows import TrainRow, build_rows
-from dart_train.trainer.segments import Segment, build_segments
+from dart_train.trainer.batches.rows import TrainRow, build_rows
+from dart_train.trainer.batches.segments import Segment, build_segments
 
 
 def main(directory: Path, settings: dict[str, Any], repeats: int) -> None:

@@ -52,15 +52,19 @@ class StoredBlob:
     modified_s: float
 
 
-class BlobStorage(Protocol):
+class ImageReader(Protocol):
+    """Anything that has images by their hash."""
+
+    def get(self, sha256: str) -> RgbImage:
+        """The image of a hash, uint8 [H, W, 3]. Raises BlobError when it is missing or damaged."""
+        ...
+
+
+class BlobStorage(ImageReader, Protocol):
     """Where image blobs live: a shared directory, or any file system of fsspec."""
 
     def put(self, image: RgbImage) -> str:
         """Store an image and return its hash; a known image is not written again."""
-        ...
-
-    def get(self, sha256: str) -> RgbImage:
-        """The image of a hash, uint8 [H, W, 3]. Raises BlobError when it is missing or damaged."""
         ...
 
     def missing(self, hashes: Iterable[str]) -> list[str]:

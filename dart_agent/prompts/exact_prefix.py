@@ -1,9 +1,10 @@
 """A prompt that continues the exact ids of the turns before it.
 
-Role: `prompt_ids` makes the ids that an engine is given. Rule: what was sampled is never tokenised again: a sampled answer often has
-other ids than its text would get, and then neither its log-probs nor the cached prefix would fit. Only the text behind the last answer (the
-end of its turn, the next user turn, the beginning of the next answer) is tokenised; templates begin it with a token that ends the turn, so
-no token crosses the border. Non-goals: which turns are shown (`dart_agent.prompts.history`), expanding images (the engine).
+Role: `prompt_ids` makes the ids that an engine is given, `continues` says whether there are earlier ids to begin with. Rule: what was
+sampled is never tokenised again: a sampled answer often has other ids than its text would get, and then neither its log-probs nor the
+cached prefix would fit. Only the text behind the last answer (the end of its turn, the next user turn, the beginning of the next answer) is
+tokenised; templates begin it with a token that ends the turn, so no token crosses the border. Non-goals: which turns are shown
+(`dart_agent.prompts.history`), expanding images (the engine).
 """
 
 from __future__ import annotations
@@ -52,6 +53,29 @@ def prompt_ids(
         # The answer ended by itself: the end of its turn was sampled.
         rest = rest[1:]
     return prefix + rest
+
+
+def continues(
+    messages: Sequence[Message], before: Sequence[Message], images: Sequence[str], images_before: Sequence[str]
+) -> bool:
+    """Say whether a prompt is an earlier one, the answer to it, and more.
+
+    Args:
+        messages: The prompt's messages.
+        before: Those of the earlier prompt.
+        images: Content hashes of the prompt's images, in order.
+        images_before: Those of the earlier prompt.
+
+    Returns:
+        Whether the ids of the earlier prompt and of its answer can be continued.
+    """
+    turn = len(before)
+    return (
+        len(messages) > turn + 1
+        and tuple(messages[:turn]) == tuple(before)
+        and messages[turn].get("role") == "assistant"
+        and tuple(images[: len(images_before)]) == tuple(images_before)
+    )
 
 
 def text_behind_answer(messages: Sequence[Message], index: int, render: Render) -> str:

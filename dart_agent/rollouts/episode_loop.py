@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from dart_agent.errors import ContextExceededError, PolicyUnavailableError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
+from dart_agent.prompts.exact_prefix import continues
 from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
 from dart_agent.rollouts.limits import NO_LIMITS, EpisodeLimits, LimitTracker, LimitUse
 from dart_agent.types import (
@@ -342,7 +343,7 @@ class _EpisodeRecorder:
         shown = len(prompt.images) - 1
         hashes = (*self.hashes[len(self.hashes) - shown :], sha256)
         prefix: tuple[int, ...] = ()
-        if self.steps and self._continues(prompt.messages, hashes):
+        if self.steps and continues(prompt.messages, self.messages, hashes, self.steps[-1].image_sha256):
             prefix = self.steps[-1].prompt_ids_P + self.steps[-1].token_ids_T
         return PolicyRequest(
             prompt.messages,
@@ -352,16 +353,6 @@ class _EpisodeRecorder:
             image_sha256=hashes,
             prefix_ids_P=prefix,
             prefix_messages=len(self.messages) + 1 if prefix else 0,
-        )
-
-    def _continues(self, messages: tuple[Mapping[str, Any], ...], hashes: tuple[str, ...]) -> bool:
-        """Whether these messages are the last prompt's, its answer, and more; and the images are the last ones, and more."""
-        before, last = len(self.messages), self.steps[-1]
-        return (
-            len(messages) > before + 1
-            and messages[:before] == self.messages
-            and messages[before].get("role") == "assistant"
-            and hashes[: len(last.image_sha256)] == last.image_sha256
         )
 
     def count(

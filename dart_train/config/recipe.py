@@ -19,6 +19,7 @@ from dart_train.config.inference import InferenceSection
 from dart_train.config.model import ModelSection
 from dart_train.config.rollout import RolloutSection
 from dart_train.config.run import LimitSection, RunSection
+from dart_train.config.sft import SftSection
 from dart_train.config.tasks import DemoSection, TaskSection
 from dart_train.config.train import TrainSection
 from dart_train.config.warmup import WarmupSection
@@ -38,6 +39,7 @@ class Recipe(StrictModel):
         model: The policy to start from.
         demos: Demonstrations.
         warmup: Supervised warm start.
+        sft: Supervised fine-tuning by `dart-train sft`.
         inference: The vLLM workers.
         data: Where trajectories are stored.
         rollout: How training rollouts are sampled.
@@ -53,6 +55,7 @@ class Recipe(StrictModel):
     model: ModelSection
     demos: DemoSection = DemoSection()
     warmup: WarmupSection = WarmupSection()
+    sft: SftSection = SftSection()
     inference: InferenceSection = InferenceSection()
     data: DataSection = DataSection()
     rollout: RolloutSection = RolloutSection()
@@ -92,6 +95,10 @@ class Recipe(StrictModel):
             raise ValueError(
                 f"eval.during_desktops = {self.eval.during_desktops} leaves training none of the {self.desktops.count} desktops: lower it, "
                 "or raise desktops.count"
+            )
+        if self.train.sft_coefficient and self.demos.path is None and not self.demos.per_family:
+            raise ValueError(
+                "train.sft_coefficient imitates demonstrations, and there are none: set demos.path, or demos.per_family above 0"
             )
         shared = sorted(set(self.inference.devices or ()) & set(self.train.devices or ()))
         if shared and self.inference.gpu_memory_fraction > MAX_SHARED_FRACTION:

@@ -5,6 +5,9 @@ Role: the schema of both. Non-goals: loading tasks (`dart_envs`).
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
+
 from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
@@ -55,10 +58,15 @@ class TaskSection(StrictModel):
 
 
 class DemoSection(StrictModel):
-    """Demonstrations of the oracle, collected on the desktops from the train split.
+    """Demonstrations: of the oracle, collected on the desktops from the train split, and your own.
 
     Attributes:
-        per_family: Demonstrations per family.
+        per_family: Demonstrations of the oracle per family.
+        path: Folder of recorded demonstrations (`dart-envs demos record`), at any depth, of tasks of the train split; `dart-train sft` and
+            the imitation term (`train.sft_coefficient`) learn from them. None: there are none.
+        thoughts: `target`: the thought of a demonstrated answer is the name of the element that it clicks; `none`: answers have no thought.
     """
 
     per_family: int = Field(default=64, ge=0)
+    path: Path | None = None
+    thoughts: Literal["target", "none"] = "target"

@@ -54,6 +54,10 @@ class TrainSection(StrictModel):
         reference_model: Path of that model, or its name in the local cache; None: the policy that training starts from.
         kl_estimator: `k3`, or `k1`, whose gradient vanishes in expectation.
         entropy_coefficient: Weight of the entropy bonus.
+        sft_coefficient: Weight of the imitation term: the mean negative log-likelihood of demonstrated answers (`demos.path`, and the run's
+            own demonstrations where `demos.per_family` is above 0). They have no log-probs of the policy that sampled them, so that they
+            never take part in ratios or advantages.
+        sft_steps_per_update: Demonstrated steps that each optimiser step imitates.
         advantage: Formula of the advantages: `grpo`, (reward - mean) / deviation; `no_std`, without the deviation; `leave_one_out`, minus
             the mean of the other trajectories.
         advantage_over: What that mean and deviation are taken over: `group_steps`, all steps of a group (DART), or `group_trajectories`,
@@ -100,6 +104,8 @@ class TrainSection(StrictModel):
     reference_model: str | None = None
     kl_estimator: KlEstimator = "k3"
     entropy_coefficient: float = Field(default=0.0, ge=0)
+    sft_coefficient: float = Field(default=0.0, ge=0)
+    sft_steps_per_update: int = Field(default=32, ge=1)
     advantage: AdvantageKind = "grpo"
     advantage_over: AdvantageOver = "group_steps"
     aggregation: Aggregation = "seq_mean_token_mean"

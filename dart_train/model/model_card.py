@@ -15,7 +15,12 @@ CARD = "README.md"
 
 
 def write_model_card(
-    directory: Path, start_model: str, version: int, updates: int, settings: Mapping[str, Any]
+    directory: Path,
+    start_model: str,
+    version: int,
+    updates: int,
+    settings: Mapping[str, Any],
+    method: str = "reinforcement learning",
 ) -> None:
     """Write the card.
 
@@ -25,6 +30,7 @@ def write_model_card(
         version: Policy version.
         updates: Train steps that made it.
         settings: Settings of the training, as plain data.
+        method: How it was trained.
     """
     is_path = start_model.startswith((".", "~", "/")) or Path(start_model).exists()
     named = Path(start_model).name if is_path else start_model
@@ -35,7 +41,7 @@ def write_model_card(
     text = [
         "---", *head, "---", "",
         f"# {named}, policy version {version}", "",
-        f"A policy for desktops, trained with DART from `{named}` by {updates} train steps of reinforcement learning.", "",
+        f"A policy for desktops, trained with DART from `{named}` by {updates} train steps of {method}.", "",
         "| setting | value |", "|---|---|", *rows,
     ]  # fmt: skip
     (directory / CARD).write_text("\n".join(text) + "\n", encoding="utf-8")

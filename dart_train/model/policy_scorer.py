@@ -3,7 +3,8 @@
 Role: `PolicyScorer(model)(tokens)`. Rule: the result depends on the values of the parameters only, not on how they are trained (all of
 them, adapters, shards). Each token attends to its true prefix, so that a step's log-probs are those of its own prompt, although all steps
 of a stream share one pass. Features of an image are computed once, however often it is shown. Only positions that predict a sampled token
-are projected to the vocabulary, a chunk at a time. Non-goals: packing (`dart_train.trainer.batch`), losses (`dart_train.objectives`).
+are projected to the vocabulary, a chunk at a time. Non-goals: packing (`dart_train.trainer.batches.tensors`), losses
+(`dart_train.objectives`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Role: `use_segment_attention(model)` gives a model's language layers an attention that reads `segments`, the lengths of the streams, and
 lets no token attend outside its stream. Rule: one call of the attention kernel per stream, so that neither a mask of tokens x tokens nor
 padding exists, on CPUs and GPUs alike. Without `segments` the attention is transformers' `sdpa`. Non-goals: vision towers, which attend
-within images by themselves; positions (`dart_train.trainer.batch`).
+within images by themselves; positions (`dart_train.trainer.batches.tensors`).
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ class LossTerms:
         sums: Sums over the trained tokens of this micro-batch, to be divided by the token count of the mini-batch. `clip_fraction` counts
             tokens whose gradient the clip removes (above the range with A > 0, below it with A < 0), `dual_clip_fraction` those whose
             gradient the bound for negative advantages removes, `outside_range_fraction` all whose ratio is outside the range.
+            `imitation_nll` is a sum over the imitated tokens.
     """
 
     loss: Tensor
@@ -109,5 +110,7 @@ def policy_loss(batch: MicroBatch, settings: LossSettings, whole: Denominators) 
         sums = {name: float(values.expand_as(mask_BT).float()[mask_BT].sum()) for name, values in per_token.items()}
     loss = aggregate(loss_BT, mask_BT, batch.shares_B, settings, whole)
     if settings.sft_coefficient and batch.imitated_BT is not None:
-        loss = loss + settings.sft_coefficient * imitation_loss(batch.new_BT, batch.imitated_BT, whole.imitated)
+        imitation = imitation_loss(batch.new_BT, batch.imitated_BT, whole.imitated)
+        loss = loss + settings.sft_coefficient * imitation
+        sums["imitation_nll"] = float(imitation.detach()) * whole.imitated
     return LossTerms(loss=loss, sums=sums)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,9 @@ from dart_train.run.launcher import ComponentSpec
 from dart_train.run.paths import RunPaths
 from dart_train.run.recipe_policy import images_per_prompt, initial_policy, recipe_prompt
 from dart_train.scheduling.settings import BatchSettings, SchedulingSettings
-from dart_train.trainer.config import OptimizerSettings, TrainerConfig
-from dart_train.warmup.config import WarmupConfig
 
 READY_GROUPS_PER_BATCH = 2
 """Finished groups that may wait for the trainer, in batches: more would only grow stale."""
-TORCHRUN_STOP_GRACE_S = 40.0
-"""Between SIGTERM and SIGKILL of torchrun, which itself gives its ranks 30 s to end."""
 
 
 def start_model(recipe: Recipe, paths: RunPaths) -> Path:
@@ -157,65 +152,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         batch=batch_settings(recipe),
         curation=recipe.curation.settings(),
     )
-    return _python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5, endless=True)
-
-
-def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """Specify the trainer.
-
-    Args:
-        recipe: The recipe.
-        paths: The run folder.
-
-    Returns:
-        The component; its configuration file is written.
-    """
-    train = recipe.train
-    config = TrainerConfig(
-        **data_manager_address(recipe, paths),
-        images=image_location(recipe, paths),
-        weights=paths.weights,
-        checkpoints=paths.checkpoints,
-        metrics=paths.metrics,
-        start_model=str(start_model(recipe, paths)),
-        reference_model=train.reference_model,
-        device=train.device,
-        dtype=train.dtype,
-        lora=train.lora,
-        publish=recipe.inference.publish,
-        publish_dtype=recipe.inference.transfer_dtype,
-        micro_batch_tokens=train.micro_batch_tokens,
-        gradient_checkpointing=train.gradient_checkpointing,
-        freeze_vision=train.freeze_vision,
-        seed=recipe.run.seed,
-        threads=train.threads,
-        max_updates=train.updates,
-        max_minutes=train.max_minutes,
-        epochs=train.epochs,
-        minibatches=train.minibatches,
-        advantage=train.advantage,
-        advantage_over=train.advantage_over,
-        high_entropy_step_fraction=recipe.curation.high_entropy_step_fraction,
-        high_entropy_token_fraction=recipe.curation.high_entropy_token_fraction,
-        optimizer=OptimizerSettings(
-            learning_rate=train.learning_rate,
-            lr_warmup_updates=train.lr_warmup_updates,
-            lr_schedule=train.lr_schedule,
-            beta2=train.beta2,
-            weight_decay=train.weight_decay,
-            grad_clip=train.grad_clip,
-        ),
-        loss=train.loss_settings(),
-        checkpoint_every=train.checkpoint_every,
-    )
-    spec = _python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)
-    if train.devices is not None:
-        spec = replace(spec, env={**spec.env, "CUDA_VISIBLE_DEVICES": ",".join(map(str, train.devices))})
-    if train.processes == 1:
-        return spec
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes))
-    argv = (sys.executable, *torchrun, *spec.argv[1:])
-    return replace(spec, argv=argv, stop_grace_s=TORCHRUN_STOP_GRACE_S)
+    return python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5, endless=True)
 
 
 def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
@@ -254,7 +191,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         **data_manager_address(recipe, paths),
         metrics=paths.metrics,
     )
-    return _python_module("inference", "dart_agent.inference", config, paths, restarts=2, endless=True)
+    return python_module("inference", "dart_agent.inference", config, paths, restarts=2, endless=True)
 
 
 def rollout_workers(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> list[ComponentSpec]:
@@ -317,7 +254,7 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
         parse_retries=recipe.rollout.parse_retries,
         seed=recipe.run.seed,
     )
-    return _python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5, endless=True)
+    return python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5, endless=True)
 
 
 async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
@@ -339,59 +276,7 @@ async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
     return found
 
 
-def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """Specify the warm start, which makes version 0.
-
-    Args:
-        recipe: The recipe.
-        paths: The run folder.
-
-    Returns:
-        The component; its configuration file is written.
-    """
-    section = recipe.warmup
-    config = WarmupConfig(
-        start_model=str(initial_policy(recipe, paths)),
-        screens=paths.screens,
-        out_dir=paths.warm_start_model,
-        metrics=paths.metrics,
-        prompt=recipe_prompt(recipe),
-        device=recipe.train.device,
-        dtype=recipe.train.dtype,
-        seed=recipe.run.seed,
-        threads=section.threads,
-        imitated_families=section.imitated_families,
-        imitated_demos_per_family=section.imitated_demos_per_family,
-        imitate_order=section.imitate_order,
-        imitation_fraction=section.imitation_fraction,
-        images=section.images,
-        queries_per_image=section.queries_per_image,
-        batch_size=section.batch_size,
-        learning_rate=section.learning_rate,
-        max_minutes=section.max_minutes,
-    )
-    return _python_module("warm-start", "dart_train.warmup", config, paths, restarts=2, threads=section.threads)
-
-
-def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
-    """Specify the process that makes the random model of the preset.
-
-    Args:
-        recipe: The recipe; it has a preset.
-        paths: The run folder.
-
-    Returns:
-        The component.
-    """
-    assert recipe.model.preset is not None
-    argv = (
-        *(sys.executable, "-m", "dart_train.cli", "init-model", str(paths.initial_model)),
-        *("--preset", recipe.model.preset, "--seed", str(recipe.run.seed)),
-    )
-    return ComponentSpec("init-model", argv, paths.logs / "init-model.log", env=_thread_env(1), restarts=2)
-
-
-def _python_module(
+def python_module(
     name: str,
     module: str,
     config: BaseModel,
@@ -401,15 +286,37 @@ def _python_module(
     endless: bool = False,
     threads: int = 1,
 ) -> ComponentSpec:
+    """Specify a component that is a module of ours and reads one configuration file.
+
+    Args:
+        name: Name of the component.
+        module: The module.
+        config: Its configuration, which is written.
+        paths: The run folder.
+        restarts: How often it is started again after an unexpected end.
+        endless: It runs until it is stopped.
+        threads: CPU threads.
+
+    Returns:
+        The component.
+    """
     file = paths.configs / f"{name}.json"
     file.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     argv = (sys.executable, "-m", module, "--config", str(file))
     return ComponentSpec(
-        name, argv, paths.logs / f"{name}.log", env=_thread_env(threads), restarts=restarts, endless=endless
+        name, argv, paths.logs / f"{name}.log", env=thread_env(threads), restarts=restarts, endless=endless
     )
 
 
-def _thread_env(threads: int) -> dict[str, str]:
+def thread_env(threads: int) -> dict[str, str]:
+    """Limit the threads of a process.
+
+    Args:
+        threads: CPU threads.
+
+    Returns:
+        Environment variables.
+    """
     return {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -446,7 +353,19 @@ class MetricsTail:
 
 
 def _format_metrics(line: dict[str, Any]) -> str:
-    shown = ("version", "images", "reward_mean", "loss", "entropy", "staleness_mean", "grounding_accuracy")
+    shown = (
+        "version",
+        "update",
+        "updates",
+        "images",
+        "nll",
+        "held_out_nll",
+        "reward_mean",
+        "loss",
+        "entropy",
+        "staleness_mean",
+        "grounding_accuracy",
+    )
     return ", ".join(
         f"{key} {line[key]:.3g}" if isinstance(line[key], float) else f"{key} {line[key]}"
         for key in shown

@@ -45,7 +45,7 @@ from dart_train.report.build import build_report, read_metrics
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import RunReport, write_report
 from dart_train.report.paired_evaluation import PairedEvaluation
-from dart_train.run import components, phases
+from dart_train.run import components, phases, training_components
 from dart_train.run.decisions import stages
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.farm import FarmSession, FarmUnusableError, farm_session
@@ -349,10 +349,10 @@ class Run:
 
     async def _warm_start(self) -> None:
         if self.recipe.model.preset is not None and not (self.paths.initial_model / "config.json").exists():
-            maker = await self.launcher.start(components.init_model_component(self.recipe, self.paths))
+            maker = await self.launcher.start(training_components.init_model_component(self.recipe, self.paths))
             await self._show_progress_until_done(maker, "init-model")
         if not self.paths.warm_start_model.exists():  # what is there is complete
-            component = await self.launcher.start(components.warm_start(self.recipe, self.paths))
+            component = await self.launcher.start(training_components.warm_start(self.recipe, self.paths))
             await self._show_progress_until_done(component, "warmup")
             self._note_end_of_warm_start()
 
@@ -383,7 +383,7 @@ class Run:
             return
         before = await self.client.latest_version()
         view = await self._start_training()
-        trainer = await self.launcher.start(components.trainer(self.recipe, self.paths))
+        trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
         async with evaluated_during_training(
             self.client, self.recipe, 0 if before is None else before.version, self.paths.metrics, self.clock
         ):

@@ -105,6 +105,21 @@ class RunPaths:
         return self.root / "weights"
 
     @property
+    def imitated_images(self) -> Path:
+        """Pictures of the demonstrations that the imitation term learns from."""
+        return self.root / "imitated"
+
+    @property
+    def fine_tuning(self) -> Path:
+        """Supervised fine-tuning of the recipe's policy: a run folder of its own."""
+        return self.root / "sft"
+
+    @property
+    def fine_tuned_model(self) -> Path:
+        """The result of a supervised fine-tuning, in its own folder."""
+        return self.root / "fine-tuned"
+
+    @property
     def evaluations(self) -> Path:
         """Evaluations of stored versions: a run folder for each."""
         return self.root / "evaluations"

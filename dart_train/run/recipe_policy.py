@@ -88,6 +88,23 @@ def problems(recipe: Recipe) -> list[str]:
     return [*found, *_prompt_problems(recipe, facts)]
 
 
+def fine_tuning_problems(recipe: Recipe) -> list[str]:
+    """Check whether the recipe's policy can be fine-tuned on this host.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        One sentence per problem.
+    """
+    found = _device_problems(recipe)
+    try:
+        recipe_prompt(recipe)
+    except ConfigError as error:
+        found.append(f"model.path: {error}")
+    return found
+
+
 def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
     found = []
     history = recipe.model.history

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from dart_agent.data_client.address import DataManagerAddress
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import StrictModel
+from dart_train.imitation.settings import ImitationSettings
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice, DtypeChoice
 from dart_train.model.weights import PublishedDtype, PublishedWeightsKind
@@ -44,44 +45,30 @@ class OptimizerSettings(StrictModel):
     grad_clip: float = Field(default=1.0, gt=0)
 
 
-class TrainerConfig(DataManagerAddress):
-    """Everything that the trainer process needs.
+class PolicyTrainingSettings(StrictModel):
+    """What is trained, on what, and by which optimiser; whatever it is trained on.
 
     Attributes:
-        images: Directory of image blobs, or the URL of a file system of fsspec.
-        weights: Directory of published policy versions.
         checkpoints: Directory of trainer states.
         metrics: File that gets a JSON line per train step.
-        start_model: Policy version 0: a directory, or a name in the local cache.
+        start_model: The policy to start from: a directory, or a name in the local cache.
         reference_model: Model of the KL term; None: the start model.
         device: Where to train; auto: a GPU where torch finds one.
         dtype: Data type of matrix products.
         seed: Seed of everything random.
         threads: CPU threads of torch.
-        max_updates: Train steps after which training ends; None: no limit.
-        max_minutes: Minutes after which training ends; None: no limit.
-        epochs: Passes over a batch.
-        minibatches: Optimiser steps per pass.
         micro_batch_tokens: Tokens per forward and backward pass; a longer token stream has a pass of its own.
         gradient_checkpointing: Whether activations of layers are computed again in the backward pass instead of kept.
         freeze_vision: Whether the vision tower stays as it is.
-        advantage: Formula of the advantages.
-        advantage_over: What its mean and deviation are taken over (`dart_train.objectives.advantages`).
-        high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
-        high_entropy_token_fraction: Fraction of the tokens of these steps, those with the highest entropy, that is trained on.
         optimizer: Settings of the optimiser.
         loss: Parts and coefficients of the loss.
         lora: Which adapter is trained; None: all weights are.
         publish: What a version is: the whole model, an adapter merged into it, or the adapter alone.
         publish_dtype: Data type of published tensors (`dart_train.model.weights`).
-        keep_weights: Published versions that are kept.
         keep_checkpoints: Trainer states that are kept.
         checkpoint_every: Train steps per checkpoint.
-        max_failed_batches: Batches in a row that may fail; then training ends.
     """
 
-    images: Path | str
-    weights: Path
     checkpoints: Path
     metrics: Path
     start_model: str
@@ -90,32 +77,56 @@ class TrainerConfig(DataManagerAddress):
     dtype: DtypeChoice = "auto"
     seed: int = 0
     threads: int = Field(default=1, ge=1)
-    max_updates: int | None = Field(default=None, ge=0)
-    max_minutes: float | None = Field(default=None, gt=0)
-    epochs: int = Field(default=1, ge=1)
-    minibatches: int = Field(default=1, ge=1)
     micro_batch_tokens: int = Field(default=8192, ge=1)
     gradient_checkpointing: bool = False
     freeze_vision: bool = False
-    advantage: AdvantageKind = "grpo"
-    advantage_over: AdvantageOver = "group_steps"
-    high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
-    high_entropy_token_fraction: float = Field(default=1.0, gt=0, le=1)
     optimizer: OptimizerSettings = OptimizerSettings()
     loss: LossSettings = LossSettings()
     lora: LoraSettings | None = None
     publish: PublishedWeightsKind = "model"
     publish_dtype: PublishedDtype = "as_trained"
-    keep_weights: int = Field(default=4, ge=2)
     keep_checkpoints: int = Field(default=2, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
-    max_failed_batches: int = Field(default=5, ge=1)
 
     @model_validator(mode="after")
     def _adapter_exists(self) -> Self:
         if self.publish == "adapter" and self.lora is None:
             raise ValueError("publish = 'adapter' needs `lora`, the adapter that is trained")
         return self
+
+
+class TrainerConfig(PolicyTrainingSettings, DataManagerAddress):
+    """Everything that the trainer process needs beside the policy.
+
+    Attributes:
+        images: Directory of image blobs, or the URL of a file system of fsspec.
+        weights: Directory of published policy versions.
+        max_updates: Train steps after which training ends; None: no limit.
+        max_minutes: Minutes after which training ends; None: no limit.
+        epochs: Passes over a batch.
+        minibatches: Optimiser steps per pass.
+        advantage: Formula of the advantages.
+        advantage_over: What its mean and deviation are taken over (`dart_train.objectives.advantages`).
+        high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
+        high_entropy_token_fraction: Fraction of the tokens of these steps, those with the highest entropy, that is trained on.
+        imitation: Demonstrations of the imitation term, whose weight is `loss.sft_coefficient`; None: there are none.
+        keep_weights: Published versions that are kept.
+        max_failed_batches: Batches in a row that may fail; then training ends.
+    """
+
+    images: Path | str
+    weights: Path
+    max_updates: int | None = Field(default=None, ge=0)
+    max_minutes: float | None = Field(default=None, gt=0)
+    epochs: int = Field(default=1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
+    advantage: AdvantageKind = "grpo"
+    advantage_over: AdvantageOver = "group_steps"
+    high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
+    high_entropy_token_fraction: float = Field(default=1.0, gt=0, le=1)
+    imitation: ImitationSettings | None = None
+    keep_weights: int = Field(default=4, ge=2)
+    max_failed_batches: int = Field(default=5, ge=1)
 
     @model_validator(mode="after")
     def _schedule_has_an_end(self) -> Self:
@@ -126,10 +137,10 @@ class TrainerConfig(DataManagerAddress):
         return self
 
     @model_validator(mode="after")
-    def _imitates_nothing(self) -> Self:
-        if self.loss.sft_coefficient > 0:
+    def _has_something_to_imitate(self) -> Self:
+        if (self.loss.sft_coefficient > 0) != (self.imitation is not None):
             raise ValueError(
-                "loss.sft_coefficient has no effect, because stored demonstrations have no token ids to imitate: set it to 0"
+                "loss.sft_coefficient and `imitation` go together: the weight of the imitation term, and what it imitates"
             )
         return self
 

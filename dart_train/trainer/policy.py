@@ -17,17 +17,19 @@ from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.weights.digest import weights_digest
 from dart_train.model.adapters import AdaptedModel, attach_adapter, load_adapter
 from dart_train.model.policy_model import LoadedModel, load_model
-from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.config import PolicyTrainingSettings
 
 Reference = Callable[[], AbstractContextManager[Any]]
 """Gives the transformers model of the KL term for as long as the context lasts."""
 
 
-def load_policy(config: TrainerConfig, start_model: str, device: str, *, bfloat16: bool = False) -> LoadedModel:
+def load_policy(
+    config: PolicyTrainingSettings, start_model: str, device: str, *, bfloat16: bool = False
+) -> LoadedModel:
     """Load what is trained.
 
     Args:
-        config: The configuration of the trainer.
+        config: Settings of the training.
         start_model: The start model of the run, or a version of it that training goes on from.
         device: Name of the torch device.
         bfloat16: Whether forward passes run in bfloat16; the weights under an adapter are bfloat16 then. Trained weights are float32.
@@ -48,11 +50,13 @@ def load_policy(config: TrainerConfig, start_model: str, device: str, *, bfloat1
     return adapted
 
 
-def open_reference(config: TrainerConfig, policy: LoadedModel, device: str, *, bfloat16: bool = False) -> Reference:
+def open_reference(
+    config: PolicyTrainingSettings, policy: LoadedModel, device: str, *, bfloat16: bool = False
+) -> Reference:
     """Open the reference model of the KL term; an adapter's start model needs no second copy.
 
     Args:
-        config: The configuration of the trainer.
+        config: Settings of the training.
         policy: What is trained.
         device: Name of the torch device.
         bfloat16: Whether forward passes run in bfloat16; its weights are bfloat16 then.
@@ -71,10 +75,10 @@ class PolicyWriter:
     """Writes what is published: a complete model, or the adapter alone.
 
     Args:
-        config: The configuration of the trainer.
+        config: Settings of the training.
     """
 
-    def __init__(self, config: TrainerConfig) -> None:
+    def __init__(self, config: PolicyTrainingSettings) -> None:
         self._config = config
         self._base_digest: str | None = None
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
 from dart_train.model.device import ComputeDevice
-from dart_train.trainer.batch import to_device
+from dart_train.trainer.batches.tensors import to_device
 from dart_train.trainer.checkpoint import TrainerState
-from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.config import PolicyTrainingSettings
 from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
 from dart_train.trainer.policy import PolicyWriter, Reference, load_policy, open_reference
 from dart_train.trainer.ranks import Ranks
@@ -31,12 +31,12 @@ class TrainedPolicy:
     """A loaded policy with its optimiser.
 
     Args:
-        config: The configuration of the trainer.
+        config: Settings of the training.
         ranks: The processes that train together.
         start_model: The model to start from.
     """
 
-    def __init__(self, config: TrainerConfig, ranks: Ranks, start_model: str) -> None:
+    def __init__(self, config: PolicyTrainingSettings, ranks: Ranks, start_model: str) -> None:
         import torch
 
         from dart_train.model.cpu_vision import optimize_vision_for_cpu

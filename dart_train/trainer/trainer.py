@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -19,18 +19,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.data_client.image_store import BlobError, BlobStorage
+from dart_agent.data_client.image_store import BlobError, BlobStorage, ImageReader
 from dart_agent.data_client.wire import Batch, StepReference, StepUse
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
-from dart_train.trainer.batch import BatchError, BatchMaker
+from dart_train.trainer.batches.imitated_rows import ImitatedRows, load_imitated_rows
+from dart_train.trainer.batches.micro_batches import MicroBatches
+from dart_train.trainer.batches.rows import (
+    StepKey,
+    TrainRow,
+    build_rows,
+    select_steps,
+    select_tokens,
+    split_minibatches,
+)
+from dart_train.trainer.batches.tensors import BatchError
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.ranks import Ranks
-from dart_train.trainer.rows import StepKey, TrainRow, build_rows, select_steps, select_tokens, split_minibatches
 from dart_train.trainer.schedule import learning_rate
-from dart_train.trainer.segments import build_segments, plan_micro_batches
 from dart_train.trainer.trained_policy import TrainedPolicy
 
 if TYPE_CHECKING:
@@ -94,6 +102,7 @@ class Trainer:
         self.updates = 0
         self._clock = clock
         self._ranks = ranks or Ranks()
+        self._imitated_rows: ImitatedRows | None = None
 
     def setup(self, start_model: str, version: int, state: TrainerState | None, updates: int = 0) -> None:
         """Load the policy.
@@ -105,13 +114,18 @@ class Trainer:
             updates: Train steps that made the start model.
 
         Raises:
-            ConfigError: The state is that of other trained parameters.
+            ConfigError: The state is that of other trained parameters, or what is imitated cannot be used.
         """
         import torch
 
         torch.manual_seed(self.config.seed)
         self._policy = TrainedPolicy(self.config, self._ranks, start_model)
-        self._batches = BatchMaker(self._policy.loaded.model, self._policy.loaded.processor, self.images)
+        images: ImageReader = self.images
+        if self.config.imitation is not None:
+            self._imitated_rows, images = load_imitated_rows(
+                self.config.imitation, self._policy.loaded, self.config.seed, self.images
+            )
+        self._micro_batches = MicroBatches(self._policy.loaded, images, self.config.micro_batch_tokens, self._ranks)
         self.version, self.updates = version, updates
         if state is not None:
             self._policy.restore(state)
@@ -170,10 +184,10 @@ class Trainer:
             if token_fraction < 1:
                 rows, without_tokens = select_tokens(rows, entropies_T, token_fraction)
         totals: Counter[str] = Counter()
-        norms = []
+        norms: list[float] = []
         for _ in range(self.config.epochs):
             for minibatch in split_minibatches(rows, self.config.minibatches, random):
-                sums, norm = self._minibatch_step(minibatch, old)
+                sums, norm = self._minibatch_step([*minibatch, *self._imitated(passes, len(norms))], old)
                 totals.update(sums)
                 norms.append(norm)
         self.version += 1
@@ -225,6 +239,12 @@ class Trainer:
             tensors=self._policy.tensors(),
         )
 
+    def _imitated(self, passes: int, number: int) -> list[TrainRow]:
+        """What the optimiser step `number` of this train step imitates."""
+        if self._imitated_rows is None or self.config.imitation is None:
+            return []
+        return self._imitated_rows.draw(self.updates * passes + number, self.config.imitation.steps_per_update)
+
     def _minibatch_step(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
         """Gradients over micro-batches, then one AdamW step. Returns metric sums and the gradient norm before clipping."""
         sums = self._accumulate_gradients(rows, old)
@@ -241,12 +261,13 @@ class Trainer:
 
         denominators = Denominators(
             tokens=sum(row.trained_tokens for row in rows),
-            rows=len(rows),
+            rows=sum(not row.imitated for row in rows),
             trajectories=sum(row.trajectory_share for row in rows),
+            imitated=sum(len(row.step.token_ids_T) for row in rows if row.imitated),
         )
         sums: Counter[str] = Counter()
         self._policy.optimizer.zero_grad(set_to_none=True)
-        for micro, batch in self._micro_batches(rows):
+        for micro, batch in self._micro_batches.of(rows):
             new_BR, entropy_BR = self._policy.score(batch)
             with_reference = self._policy.has_reference
             device = new_BR.device
@@ -259,11 +280,13 @@ class Trainer:
                 mask_BT=batch.trainable_BR.to(device),
                 shares_B=batch.trajectory_shares_B.to(device),
                 reference_BT=self._policy.score(batch, reference=True)[0] if with_reference else None,
+                imitated_BT=imitated_tokens(micro, batch).to(device) if denominators.imitated else None,
             )
             terms = policy_loss(seen, self.config.loss, denominators)
             self._policy.backward(terms.loss)
             sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})
-        return self._ranks.total(sums) | {"tokens": float(denominators.tokens)}
+        counts = {"tokens": float(denominators.tokens), "imitated_tokens": float(denominators.imitated)}
+        return self._ranks.total(sums) | counts
 
     def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, NDArray[np.float64]]]:
         """Log-probs [T] and entropies [T] of every row's response, under the policy before the update."""
@@ -272,7 +295,7 @@ class Trainer:
         old: dict[StepKey, Tensor] = {}
         entropies: dict[StepKey, NDArray[np.float64]] = {}
         with torch.no_grad():
-            for micro, batch in self._micro_batches(rows):
+            for micro, batch in self._micro_batches.of(rows):
                 logprobs_BR, entropy_BR = self._policy.score(batch)
                 for index, row in enumerate(micro):
                     length = len(row.step.token_ids_T)
@@ -282,24 +305,6 @@ class Trainer:
             old |= others_old
             entropies |= others_entropies
         return old, entropies
-
-    def _micro_batches(self, rows: Sequence[TrainRow]) -> Iterator[tuple[list[TrainRow], TrainBatch]]:
-        """This rank's micro-batches with their rows; every rank has equally many, the last ones may have no rows and train nothing."""
-        segments = build_segments(rows)
-        plan = plan_micro_batches(segments, self.config.micro_batch_tokens, self._ranks.size) if segments else []
-        shortest = min(segments, key=lambda segment: segment.tokens, default=None)
-        for part in plan[self._ranks.rank :: self._ranks.size]:
-            batch, failure = None, None
-            try:
-                batch = self._batches.make(part or [shortest])  # type: ignore[list-item]
-            except (BatchError, BlobError) as error:
-                failure = error
-            failures = [str(each) for each in self._ranks.gather(failure) if each is not None]
-            if batch is None or failures:
-                raise failure or BatchError(failures[0])
-            if not part:
-                batch = replace(batch, trainable_BR=batch.trainable_BR & False)
-            yield [row for segment in part for row in segment.rows], batch
 
     def _learning_rate(self, update: int) -> float:
         return learning_rate(self.config.optimizer, update, self.config.max_updates)
@@ -321,7 +326,7 @@ def old_logprobs(rows: Sequence[TrainRow], old: dict[StepKey, Tensor], new_BR: T
     """Collect the log-probs before the update.
 
     Args:
-        rows: Rows of a micro-batch.
+        rows: Rows of a micro-batch; those that are imitated have no old log-probs.
         old: Log-probs of the response per row; empty where nothing has been updated yet.
         new_BR: Log-probs of the present policy, [B, R].
 
@@ -334,6 +339,24 @@ def old_logprobs(rows: Sequence[TrainRow], old: dict[StepKey, Tensor], new_BR: T
         return new_BR.detach()
     old_BR = torch.zeros_like(new_BR)
     for index, row in enumerate(rows):
-        values_T = old[row.key]
-        old_BR[index, : len(values_T)] = values_T.to(new_BR.device)
+        if not row.imitated:
+            values_T = old[row.key]
+            old_BR[index, : len(values_T)] = values_T.to(new_BR.device)
     return old_BR
+
+
+def imitated_tokens(rows: Sequence[TrainRow], batch: TrainBatch) -> Tensor:
+    """Mark the tokens of a micro-batch that are imitated.
+
+    Args:
+        rows: Its rows in their order; empty where the pass trains nothing.
+        batch: Its tensors.
+
+    Returns:
+        The mask, bool [B, R].
+    """
+    mask_BR = batch.response_mask_BR & False
+    for index, row in enumerate(rows):
+        if row.imitated:
+            mask_BR[index] = batch.response_mask_BR[index]
+    return mask_BR

@@ -32,10 +32,10 @@ from dart_envs.types import Observation, RgbImage
 from dart_train.model.policy_model import load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import PolicyVersionStore
-from dart_train.trainer.batch import BatchMaker
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.segments import build_segments
+from dart_train.trainer.batches.tensors import BatchMaker
 from dart_train.trainer.config import TrainerConfig
-from dart_train.trainer.rows import TrainRow
-from dart_train.trainer.segments import build_segments
 from dart_train.trainer.trainer import Trainer
 
 pytestmark = [

@@ -20,10 +20,10 @@ from dart_envs.types import RgbImage
 from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.policy_scorer import PolicyScorer
-from dart_train.trainer.batch import BatchMaker, ImageTokens
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.segments import Segment
+from dart_train.trainer.batches.tensors import BatchMaker, ImageTokens
 from dart_train.trainer.config import TrainerConfig
-from dart_train.trainer.rows import TrainRow
-from dart_train.trainer.segments import Segment
 
 RESPONSE_TOKENS = 5
 

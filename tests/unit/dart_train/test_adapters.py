@@ -28,10 +28,10 @@ from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import cast_to_bfloat16
-from dart_train.trainer.batch import BatchMaker
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.segments import Segment
+from dart_train.trainer.batches.tensors import BatchMaker
 from dart_train.trainer.checkpoint import CheckpointStore
-from dart_train.trainer.rows import TrainRow
-from dart_train.trainer.segments import Segment
 from dart_train.trainer.trainer import Trainer
 
 LORA = {"rank": 4, "alpha": 8.0}

@@ -19,10 +19,10 @@ from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import StepRecord
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.policy_scorer import PolicyScorer
-from dart_train.trainer.batch import BatchMaker
-from dart_train.trainer.image_patches import ImagePatches
-from dart_train.trainer.rows import TrainRow
-from dart_train.trainer.segments import Segment, build_segments, plan_micro_batches
+from dart_train.trainer.batches.image_patches import ImagePatches
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.segments import Segment, build_segments, plan_micro_batches
+from dart_train.trainer.batches.tensors import BatchMaker
 
 TOLERANCE = 1e-6
 

@@ -25,7 +25,7 @@ from dart_agent.rollouts.worker_config import load_worker_config
 from dart_train.config import Recipe
 from dart_train.data_manager.__main__ import placeholders_of
 from dart_train.data_manager.store.steps import ImagePlaceholders
-from dart_train.run import components, recipe_policy
+from dart_train.run import components, recipe_policy, training_components
 from dart_train.run.paths import RunPaths
 from dart_train.trainer.config import read_trainer_config
 
@@ -72,7 +72,7 @@ def test_an_adapter_is_a_setting_of_the_recipe(checkpoint: Path, tmp_path: Path)
     paths.make()
     chosen = {"lora_rank": 4, "lora_alpha": 6, "lora_targets": ["q_proj"]}
     recipe = recipe_of(checkpoint, train=chosen, inference={"publish": "adapter"})
-    config = read_trainer_config(Path(components.trainer(recipe, paths).argv[-1]))
+    config = read_trainer_config(Path(training_components.trainer(recipe, paths).argv[-1]))
     assert config.lora is not None
     assert (config.lora.rank, config.lora.scale, config.lora.targets) == (4, 1.5, ("q_proj",))
     assert config.publish == "adapter"
@@ -165,10 +165,10 @@ def test_every_component_gets_the_directory_behind_a_path(
     paths = RunPaths(tmp_path / "r")
     paths.make()
     recipe = recipe_of(f"~/{checkpoint.name}")
-    trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
+    trainer = json.loads(Path(training_components.trainer(recipe, paths).argv[-1]).read_text())
     inference = json.loads(Path(components.inference(recipe, paths).argv[-1]).read_text())
     warm = recipe_of(f"~/{checkpoint.name}", warmup={"enabled": True}, model={"prompt": "qwen"})
-    warmup = json.loads(Path(components.warm_start(warm, paths).argv[-1]).read_text())
+    warmup = json.loads(Path(training_components.warm_start(warm, paths).argv[-1]).read_text())
     assert trainer["start_model"] == inference["worker"]["model"] == warmup["start_model"] == str(checkpoint)
 
 
@@ -179,8 +179,8 @@ def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
 
     def written(train: dict[str, Any]) -> list[Any]:
         recipe = recipe_of("", **tiny, train=train)
-        trainer = json.loads(Path(components.trainer(recipe, paths).argv[-1]).read_text())
-        warmup = json.loads(Path(components.warm_start(recipe, paths).argv[-1]).read_text())
+        trainer = json.loads(Path(training_components.trainer(recipe, paths).argv[-1]).read_text())
+        warmup = json.loads(Path(training_components.warm_start(recipe, paths).argv[-1]).read_text())
         return [trainer[key] for key in ("device", "dtype", "micro_batch_tokens")] + [
             warmup["device"],
             warmup["dtype"],
@@ -208,16 +208,16 @@ def test_the_trainer_sees_the_gpus_that_the_recipe_names(tmp_path: Path) -> None
     paths = RunPaths(tmp_path / "r")
     paths.make()
     tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
-    named = components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [6, 4]}), paths)
+    named = training_components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [6, 4]}), paths)
     assert named.env["CUDA_VISIBLE_DEVICES"] == "6,4"
-    assert "CUDA_VISIBLE_DEVICES" not in components.trainer(recipe_of("", **tiny), paths).env
+    assert "CUDA_VISIBLE_DEVICES" not in training_components.trainer(recipe_of("", **tiny), paths).env
 
 
 def test_several_training_processes_are_started_by_torchrun(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     paths.make()
     tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
-    one, four = (components.trainer(recipe_of("", **tiny, train={"processes": n}), paths).argv for n in (1, 4))
+    one, four = (training_components.trainer(recipe_of("", **tiny, train={"processes": n}), paths).argv for n in (1, 4))
     assert one[1:3] == ("-m", "dart_train.trainer")
     assert four == (
         one[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *one[1:],

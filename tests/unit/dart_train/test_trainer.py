@@ -31,12 +31,12 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import PolicyVersionStore
-from dart_train.trainer.batch import BatchError, BatchMaker, placeholder_runs
+from dart_train.trainer.batches.rows import TrainRow, build_rows, select_steps, split_minibatches
+from dart_train.trainer.batches.segments import Segment
+from dart_train.trainer.batches.tensors import BatchError, BatchMaker, placeholder_runs
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.config import OptimizerSettings
-from dart_train.trainer.rows import TrainRow, build_rows, select_steps, split_minibatches
 from dart_train.trainer.schedule import learning_rate
-from dart_train.trainer.segments import Segment
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
 from dart_train.types import TrainBatch
 

@@ -388,8 +388,3 @@ def test_configuration_mistakes_end_with_code_2(
     path.write_text(content)
     assert main(["--config", str(path)]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_coefficient_of_imitation_that_would_have_no_effect_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"loss.sft_coefficient has no effect.*set it to 0"):
-        config_of(tmp_path, tmp_path, loss={"sft_coefficient": 0.5})

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from data_manager_harness import SPANS, DataManagerHarness, FakeTaskCatalog
+from sqlalchemy import update
 from typer.testing import CliRunner
 
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
@@ -24,6 +25,9 @@ from dart_train.config import load_recipe
 from dart_train.data_commands.commands import app
 from dart_train.data_commands.garbage import DAY_S, GRACE_S, ImageRetention, collect_garbage
 from dart_train.data_commands.portable import import_trajectories, read_portable
+from dart_train.data_manager.store.models import StepTable
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError
+from dart_train.imitation.stored import read_successes
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import save_resolved_recipe
 
@@ -99,6 +103,28 @@ def test_every_step_says_why_it_was_trained_on_or_not(recorded: RecordedRun) -> 
     assert dropped[0]["why"].startswith("its group was dropped: all_failed: every rollout")
     assert recorded.run("ls", "--min-reward", "1").count("\n") == 3
     assert "there is no trajectory" in recorded.run("show", "nope", code=2)
+
+
+def test_solved_rollouts_are_imitated_as_they_were_sampled(recorded: RecordedRun, tmp_path: Path) -> None:
+    folder = recorded.paths.root
+    with (
+        recorded.harness.store.begin() as session
+    ):  # the fakes' answers are no actions; now those of second steps alone
+        session.execute(update(StepTable).where(StepTable.index == 0).values(parse_error=None))
+    with read_successes((folder,), 9) as (episodes, places):
+        assert [(each.name, [step.index for step in each.steps]) for each in episodes] == [
+            (f"recorded/{recorded.typed}", [0]),
+            (f"recorded/{recorded.trained}", [0]),
+        ]
+        for step in (step for each in episodes for step in each.steps):
+            assert step.prompt_ids_P
+            assert step.token_ids_T
+            assert not places[0].missing(step.image_sha256)
+    with read_successes((folder, folder), 1) as (once, _):
+        assert len(once) == len({each.task_id for each in once}), "of a task one, over all runs"
+    recorded.harness.store.close()
+    with pytest.raises(DemonstrationsUnusableError, match="has no stored rollouts"), read_successes((tmp_path,), 1):
+        pass
 
 
 def test_garbage_is_only_what_no_step_needs(recorded: RecordedRun) -> None:

@@ -11,8 +11,8 @@ from dart_train.config import TrainSection
 from dart_train.objectives.advantages import group_advantages
 from dart_train.objectives.aggregation import Denominators, aggregate
 from dart_train.objectives.settings import AdvantageKind, AdvantageOver, Aggregation, LossSettings
+from dart_train.trainer.batches.rows import build_rows
 from dart_train.trainer.config import TrainerConfig
-from dart_train.trainer.rows import build_rows
 
 
 def test_grpo_divides_by_the_unbiased_deviation() -> None:

@@ -3,7 +3,7 @@
 Role: `build_segments` puts steps that continue each other (`dart_agent.data_client.token_stream`) into one segment, `plan_micro_batches`
 distributes segments over forward passes and devices by their tokens. Rule: pure functions; a step belongs to exactly one segment and a
 segment to exactly one micro-batch. Steps that were left out may lie between two steps of a segment. Non-goals: tensors
-(`dart_train.trainer.batch`).
+(`dart_train.trainer.batches.tensors`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dart_agent.data_client.token_stream import continues
-from dart_train.trainer.rows import TrainRow
+from dart_train.trainer.batches.rows import TrainRow
 
 
 @dataclass(frozen=True, slots=True)

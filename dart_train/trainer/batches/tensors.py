@@ -4,7 +4,7 @@ Role: `BatchMaker.make` packs segments into one sequence without padding and che
 are those that the engine used and sampled, with expanded image placeholders; they are never tokenised again. The processor must expand each
 image to exactly the run of placeholders in the prompt; otherwise it is an error that names the row, because training on other features than
 were sampled from is silent corruption. Positions are those that the model itself gives each segment. Non-goals: choosing rows
-(`data_manager`), advantages (`advantage`), what is packed together (`dart_train.trainer.segments`). Axes: see `dart_train.types`.
+(`data_manager`), advantages (`advantage`), what is packed together (`dart_train.trainer.batches.segments`). Axes: see `dart_train.types`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dart_agent.data_client.image_store import BlobError, BlobStorage
-from dart_train.trainer.image_patches import ImagePatches, ImageSizeError
-from dart_train.trainer.rows import TrainRow
-from dart_train.trainer.segments import Segment
+from dart_agent.data_client.image_store import BlobError, ImageReader
+from dart_train.trainer.batches.image_patches import ImagePatches, ImageSizeError
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.segments import Segment
 from dart_train.types import PackedTokens, TrainBatch
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class BatchMaker:
         images: Where the images of rows are stored.
     """
 
-    def __init__(self, model: Any, processor: Any, images: BlobStorage) -> None:
+    def __init__(self, model: Any, processor: Any, images: ImageReader) -> None:
         self._tokens = ImageTokens.from_model(model, processor)
         self._patches = ImagePatches(images, processor)
         self._positions = model.model.get_rope_index

@@ -1,6 +1,7 @@
 """Training rows: the steps of a batch with their advantages, and which of them to use.
 
-Role: pure functions from the data manager's batch to rows. Rule: plain data, no tensors. Non-goals: tensors (`dart_train.trainer.batch`).
+Role: pure functions from the data manager's batch to rows. Rule: plain data, no tensors. Non-goals: tensors
+(`dart_train.trainer.batches.tensors`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class TrainRow:
         trainable: Token ranges that passed the staleness gate.
         advantage: The advantage of its rollout within the group.
         trajectory_share: 1 / number of rows that its rollout has in the group's part of the batch.
+        imitated: Whether its whole response is imitated and no part of it trained on by its advantage.
     """
 
     rollout_id: str
@@ -43,6 +45,7 @@ class TrainRow:
     trainable: tuple[tuple[int, int], ...]
     advantage: float
     trajectory_share: float = 1.0
+    imitated: bool = False
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.data_client.image_store import ImageReader
 from dart_train.model.policy_model import pixel_inputs
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class ImagePatches:
         max_bytes: Bytes of patches that are kept.
     """
 
-    def __init__(self, images: BlobStorage, processor: Any, max_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, images: ImageReader, processor: Any, max_bytes: int = CACHE_BYTES) -> None:
         self._images = images
         self._processor = processor
         self._max_bytes = max_bytes

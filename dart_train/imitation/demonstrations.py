@@ -1,0 +1,180 @@
+"""Demonstrations from disk as episodes of screens and actions.
+
+Role: `read_demonstrations` reads folders that `dart-envs demos record` wrote and folders of annotated screens that a run's own
+demonstrations left. Rule: only solved tasks of the train split are imitated; a task of another split is an error, whatever else cannot be
+imitated is left out and counted by its reason. Non-goals: words and tokens (`dart_train.imitation.tokens`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dart_agent.errors import StoreError
+from dart_agent.types import SOLVED_REWARD
+from dart_envs.demos.store import DEMONSTRATION_FILE, SCREENS_FOLDER, DemoStep, read_demonstration
+from dart_envs.errors import DartEnvError
+from dart_envs.types import Action, ActionType, EndReason
+from dart_server.wire import A11yElement
+from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
+from dart_train.warmup.screens import read_screens
+
+ENDS = (ActionType.DONE, ActionType.FAIL)
+
+
+class DemonstrationsUnusableError(ValueError):
+    """Demonstrations cannot be imitated; the message names the folder and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstratedTurn:
+    """One step.
+
+    Attributes:
+        screen: Picture of the screen before it.
+        action: What was done.
+        target: Name of the element that it points at; empty where that is not known.
+    """
+
+    screen: Path
+    action: Action
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DemonstratedEpisode:
+    """One solved task.
+
+    Attributes:
+        name: What messages call it.
+        task_id: The task.
+        instruction: Its instruction.
+        turns: The steps; the last one says that the task is done.
+    """
+
+    name: str
+    task_id: str
+    instruction: str
+    turns: tuple[DemonstratedTurn, ...]
+
+
+@dataclass(slots=True)
+class Demonstrations:
+    """What was read.
+
+    Attributes:
+        episodes: What can be imitated, ordered by folder and task.
+        left_out: By reason, how many demonstrations cannot.
+    """
+
+    episodes: list[DemonstratedEpisode] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+def read_demonstrations(folders: Sequence[Path], catalog: TaskCatalog | None = None) -> Demonstrations:
+    """Read all demonstrations of some folders.
+
+    Args:
+        folders: Each holds demonstrations at any depth, or annotated screens.
+        catalog: Knows the split of each task; None: the task suites that are installed.
+
+    Returns:
+        What can be imitated.
+
+    Raises:
+        DemonstrationsUnusableError: A folder has no demonstration, cannot be read, or has one of a task that must not be trained on.
+    """
+    known, found = catalog or SuiteCatalog(), Demonstrations()
+    for folder in folders:
+        heads = sorted(folder.rglob(DEMONSTRATION_FILE))
+        if heads:
+            for head in heads:
+                _add_recorded(found, head.parent, known)
+        elif any(folder.glob("*.json")):
+            found.episodes += _annotated(folder)
+        else:
+            raise DemonstrationsUnusableError(
+                f"{folder} holds no demonstration: record some with dart-envs demos record, or give another folder"
+            )
+    return found
+
+
+def _add_recorded(found: Demonstrations, folder: Path, catalog: TaskCatalog) -> None:
+    try:
+        demonstration = read_demonstration(folder)
+        split = catalog.split_of(demonstration.task_id)
+    except (DartEnvError, StoreError) as error:
+        raise DemonstrationsUnusableError(f"{folder} cannot be imitated: {error}") from error
+    if split != TRAINING_SPLIT:
+        raise DemonstrationsUnusableError(
+            f"{folder} shows task {demonstration.task_id} of the {split} split, which must not be trained on: remove the folder"
+        )
+    if demonstration.end is None:
+        found.left_out["broken off"] += 1
+    elif demonstration.reward != SOLVED_REWARD:
+        found.left_out["not solved"] += 1
+    elif not demonstration.steps or any(step.action is None for step in demonstration.steps):
+        found.left_out["has a step that no action can say"] += 1
+    else:
+        turns = list(_recorded_turns(folder, demonstration.steps))
+        if turns[-1].action.type not in ENDS and demonstration.end == EndReason.DONE:
+            last = demonstration.steps[-1].after
+            turns.append(DemonstratedTurn(_screen(folder, last), Action(ActionType.DONE)))
+        found.episodes.append(
+            DemonstratedEpisode(str(folder), demonstration.task_id, demonstration.instruction, tuple(turns))
+        )
+
+
+def _recorded_turns(folder: Path, steps: Sequence[DemoStep]) -> Iterator[DemonstratedTurn]:
+    for step in steps:
+        assert step.action is not None, "steps without an action are left out"
+        screen = _screen(folder, step.before)
+        yield DemonstratedTurn(screen, step.action, _target_of(_elements_beside(screen), step.action))
+
+
+def _screen(folder: Path, sha256: str) -> Path:
+    return folder / SCREENS_FOLDER / f"{sha256}.png"
+
+
+def _elements_beside(screen: Path) -> list[A11yElement]:
+    """The accessibility tree of a screen, empty where it was not read."""
+    path = screen.with_suffix(".json")
+    if not path.exists():
+        return []
+    try:
+        elements = json.loads(path.read_text(encoding="utf-8"))["elements"]
+        return [A11yElement.model_validate(element) for element in elements]
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        raise DemonstrationsUnusableError(f"{path} is no annotated screen: {error!r}") from error
+
+
+def _annotated(folder: Path) -> Iterator[DemonstratedEpisode]:
+    """Demonstrations of a run's oracle; all of them are solved (`dart_agent.rollouts.annotated_screens`)."""
+    try:
+        screens = read_screens(folder)
+    except ValueError as error:
+        raise DemonstrationsUnusableError(str(error)) from error
+    for task_id, members in groupby(screens, key=lambda screen: screen.task_id):
+        steps = [screen for screen in members if screen.action is not None]
+        if steps:
+            turns = [
+                DemonstratedTurn(step.image, step.action, _target_of(step.elements, step.action))
+                for step in steps
+                if step.action is not None
+            ]
+            yield DemonstratedEpisode(f"{folder}: {task_id}", task_id, steps[0].instruction, tuple(turns))
+
+
+def _target_of(elements: Sequence[A11yElement], action: Action) -> str:
+    """Name of the smallest element with a name that an action points at."""
+    if action.x is None or action.y is None:
+        return ""
+    x, y = action.x, action.y
+    hit = [each for each in elements if each.name and each.x <= x < each.x + each.w and each.y <= y < each.y + each.h]
+    return min(hit, key=lambda each: each.w * each.h).name if hit else ""

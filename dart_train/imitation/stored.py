@@ -1,0 +1,89 @@
+"""Stored successes as episodes to imitate: rejection sampling.
+
+Role: `read_successes` takes the solved training rollouts of a run, as the policy sampled them. Rule: token ids are taken over as they
+are; an answer that was no action is not imitated; of one task at most so many rollouts are taken, the newest first, so that easy tasks do
+not crowd out hard ones. Non-goals: importance ratios, which imitation has none of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.errors import StoreError
+from dart_agent.types import SOLVED_REWARD, Purpose
+from dart_train.config import RecipeError
+from dart_train.data_commands.open_run import OpenRun, open_run
+from dart_train.data_manager.queries import IMPORT_PREFIX
+from dart_train.data_manager.store.models import TrajectoryTable
+from dart_train.data_manager.store.trajectories import read_trajectory
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError
+from dart_train.imitation.tokens import ImitatedEpisode
+
+
+@contextmanager
+def read_successes(
+    folders: tuple[Path, ...], per_task: int
+) -> Iterator[tuple[list[ImitatedEpisode], list[BlobStorage]]]:
+    """Read the successes of some runs.
+
+    Args:
+        folders: The run folders.
+        per_task: Most rollouts of a task, over all runs.
+
+    Yields:
+        The episodes, and where their images are.
+
+    Raises:
+        DemonstrationsUnusableError: A folder is no run, or has no success.
+    """
+    taken: Counter[str] = Counter()
+    episodes: list[ImitatedEpisode] = []
+    with ExitStack() as stack:
+        runs = []
+        for folder in folders:
+            try:
+                runs.append(stack.enter_context(open_run(folder)))
+            except (RecipeError, StoreError) as error:
+                raise DemonstrationsUnusableError(f"{folder} has no stored rollouts: {error}") from error
+            found, solved = _successes(runs[-1], per_task, taken)
+            if not solved:
+                raise DemonstrationsUnusableError(
+                    f"{folder} has no solved training rollout: give another run, or leave it out"
+                )
+            episodes += found
+        yield episodes, [run.images for run in runs]
+
+
+def _successes(run: OpenRun, per_task: int, taken: Counter[str]) -> tuple[list[ImitatedEpisode], int]:
+    """Episodes of a run of tasks that are not taken often enough yet, and how many of its rollouts are solved."""
+    episodes, solved = [], 0
+    query = (
+        select(TrajectoryTable)
+        .where(
+            TrajectoryTable.purpose == Purpose.TRAIN.value,
+            TrajectoryTable.reward == SOLVED_REWARD,
+            TrajectoryTable.phase.not_like(f"{IMPORT_PREFIX}%"),
+        )
+        .order_by(TrajectoryTable.seq.desc())
+    )
+    with Session(run.engine) as session:
+        for row in session.scalars(query):
+            solved += 1
+            if taken[row.task_id] >= per_task:
+                continue
+            steps = tuple(
+                step
+                for step in read_trajectory(session, row).steps_S
+                if step.parse_error is None and step.prompt_ids_P and step.token_ids_T
+            )
+            if steps:
+                taken[row.task_id] += 1
+                episodes.append(ImitatedEpisode(f"{run.recipe.run.name}/{row.rollout_id}", row.task_id, steps))
+    return episodes, solved

@@ -1,0 +1,248 @@
+"""How the components that train are started: warm start, supervised fine-tuning and trainer.
+
+Role: from a recipe to `ComponentSpec`s. Rule: as in `dart_train.run.components`; each process sees the GPUs that `train.devices` names, and
+several processes are started by torchrun. Non-goals: starting them (`dart_train.run.launcher`).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from dart_train.config import Recipe
+from dart_train.config.train import TrainSection
+from dart_train.imitation.settings import DemonstrationSettings, ImitationSettings, PromptSettings
+from dart_train.run.components import (
+    data_manager_address,
+    image_location,
+    python_module,
+    start_model,
+    thread_env,
+)
+from dart_train.run.launcher import ComponentSpec
+from dart_train.run.paths import RunPaths
+from dart_train.run.recipe_policy import initial_policy, recipe_prompt
+from dart_train.sft.config import SftConfig
+from dart_train.trainer.config import OptimizerSettings, TrainerConfig
+from dart_train.warmup.config import WarmupConfig
+
+TORCHRUN_STOP_GRACE_S = 40.0
+"""Between SIGTERM and SIGKILL of torchrun, which itself gives its ranks 30 s to end."""
+
+
+def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """Specify the trainer.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written.
+    """
+    train = recipe.train
+    config = TrainerConfig(
+        **data_manager_address(recipe, paths),
+        images=image_location(recipe, paths),
+        weights=paths.weights,
+        checkpoints=paths.checkpoints,
+        metrics=paths.metrics,
+        start_model=str(start_model(recipe, paths)),
+        reference_model=train.reference_model,
+        device=train.device,
+        dtype=train.dtype,
+        lora=train.lora,
+        publish=recipe.inference.publish,
+        publish_dtype=recipe.inference.transfer_dtype,
+        micro_batch_tokens=train.micro_batch_tokens,
+        gradient_checkpointing=train.gradient_checkpointing,
+        freeze_vision=train.freeze_vision,
+        seed=recipe.run.seed,
+        threads=train.threads,
+        max_updates=train.updates,
+        max_minutes=train.max_minutes,
+        epochs=train.epochs,
+        minibatches=train.minibatches,
+        advantage=train.advantage,
+        advantage_over=train.advantage_over,
+        high_entropy_step_fraction=recipe.curation.high_entropy_step_fraction,
+        high_entropy_token_fraction=recipe.curation.high_entropy_token_fraction,
+        imitation=imitation(recipe, paths),
+        optimizer=OptimizerSettings(
+            learning_rate=train.learning_rate,
+            lr_warmup_updates=train.lr_warmup_updates,
+            lr_schedule=train.lr_schedule,
+            beta2=train.beta2,
+            weight_decay=train.weight_decay,
+            grad_clip=train.grad_clip,
+        ),
+        loss=train.loss_settings(),
+        checkpoint_every=train.checkpoint_every,
+    )
+    spec = python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)
+    return _on_devices(spec, train)
+
+
+def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> ComponentSpec:
+    """Specify the supervised fine-tuning of the policy that the recipe starts from.
+
+    Args:
+        recipe: The recipe.
+        paths: The folder of the fine-tuning, laid out as a run folder.
+        successes_of: Folders of runs whose solved rollouts are imitated.
+
+    Returns:
+        The component; its configuration file is written.
+    """
+    section, train = recipe.sft, recipe.train
+    own = () if recipe.demos.path is None else (recipe.demos.path.expanduser().resolve(),)
+    config = SftConfig(
+        checkpoints=paths.checkpoints,
+        metrics=paths.metrics,
+        start_model=str(initial_policy(recipe, paths)),
+        device=train.device,
+        dtype=train.dtype,
+        seed=recipe.run.seed,
+        threads=train.threads,
+        micro_batch_tokens=train.micro_batch_tokens,
+        gradient_checkpointing=train.gradient_checkpointing,
+        freeze_vision=train.freeze_vision,
+        lora=train.lora,
+        optimizer=OptimizerSettings(
+            learning_rate=section.learning_rate,
+            lr_warmup_updates=section.lr_warmup_updates,
+            lr_schedule=section.lr_schedule,
+            beta2=train.beta2,
+            weight_decay=train.weight_decay,
+            grad_clip=train.grad_clip,
+        ),
+        checkpoint_every=max(10, train.checkpoint_every),
+        out_dir=paths.fine_tuned_model,
+        images=paths.imitated_images,
+        demonstrations=DemonstrationSettings(
+            folders=own, asked=prompt_settings(recipe), thoughts=recipe.demos.thoughts
+        ),
+        successes_of=successes_of,
+        successes_per_task=section.successes_per_task,
+        epochs=section.epochs,
+        steps_per_update=section.steps_per_update,
+        held_out_fraction=section.held_out_fraction,
+    )
+    return _on_devices(python_module("sft", "dart_train.sft", config, paths, threads=train.threads), train)
+
+
+def _on_devices(spec: ComponentSpec, train: TrainSection) -> ComponentSpec:
+    """The component on the GPUs that train, in as many processes."""
+    if train.devices is not None:
+        spec = replace(spec, env={**spec.env, "CUDA_VISIBLE_DEVICES": ",".join(map(str, train.devices))})
+    if train.processes == 1:
+        return spec
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes))
+    return replace(spec, argv=(sys.executable, *torchrun, *spec.argv[1:]), stop_grace_s=TORCHRUN_STOP_GRACE_S)
+
+
+def demonstrations(recipe: Recipe, paths: RunPaths) -> tuple[Path, ...]:
+    """List the folders of demonstrations that a run has.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The recipe's own, and those that the run collects.
+    """
+    own = () if recipe.demos.path is None else (recipe.demos.path.expanduser().resolve(),)
+    return (*own, paths.screens) if recipe.demos.per_family else own
+
+
+def prompt_settings(recipe: Recipe) -> PromptSettings:
+    """Derive how the policy is asked.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The settings.
+    """
+    model = recipe.model
+    return PromptSettings(
+        prompt=recipe_prompt(recipe),
+        history_images=model.history_images,
+        history=model.history,
+        min_pixels=model.min_pixels,
+        max_pixels=model.max_pixels,
+    )
+
+
+def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
+    """Derive what the imitation term imitates.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The settings, None where the term has no weight.
+    """
+    if not recipe.train.sft_coefficient:
+        return None
+    return ImitationSettings(
+        folders=demonstrations(recipe, paths),
+        asked=prompt_settings(recipe),
+        thoughts=recipe.demos.thoughts,
+        images=paths.imitated_images,
+        steps_per_update=recipe.train.sft_steps_per_update,
+    )
+
+
+def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """Specify the warm start, which makes version 0.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written.
+    """
+    section = recipe.warmup
+    config = WarmupConfig(
+        start_model=str(initial_policy(recipe, paths)),
+        screens=paths.screens,
+        out_dir=paths.warm_start_model,
+        metrics=paths.metrics,
+        prompt=recipe_prompt(recipe),
+        device=recipe.train.device,
+        dtype=recipe.train.dtype,
+        seed=recipe.run.seed,
+        threads=section.threads,
+        imitated_families=section.imitated_families,
+        imitated_demos_per_family=section.imitated_demos_per_family,
+        imitate_order=section.imitate_order,
+        imitation_fraction=section.imitation_fraction,
+        images=section.images,
+        queries_per_image=section.queries_per_image,
+        batch_size=section.batch_size,
+        learning_rate=section.learning_rate,
+        max_minutes=section.max_minutes,
+    )
+    return python_module("warm-start", "dart_train.warmup", config, paths, restarts=2, threads=section.threads)
+
+
+def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
+    """Specify the process that makes the random model of the preset.
+
+    Args:
+        recipe: The recipe; it has a preset.
+        paths: The run folder.
+
+    Returns:
+        The component.
+    """
+    assert recipe.model.preset is not None
+    argv = (
+        *(sys.executable, "-m", "dart_train.cli", "init-model", str(paths.initial_model)),
+        *("--preset", recipe.model.preset, "--seed", str(recipe.run.seed)),
+    )
+    return ComponentSpec("init-model", argv, paths.logs / "init-model.log", env=thread_env(1), restarts=2)

@@ -1,0 +1,257 @@
+"""The training loop of supervised fine-tuning: the mean negative log-likelihood of imitated answers.
+
+Role: `fine_tune(config)` gathers episodes, trains, measures on held-out tasks, and writes a model. Rule: the policy, its optimiser, its
+sharding, its passes and its checkpoints are those of the reinforcement-learning trainer; an optimiser step depends on weights, optimiser,
+seed and its number alone, so that a killed training that is started again ends with the same bits. Every rank draws the same rows. The
+result appears under its final name only when it is complete. Non-goals: which episodes (`dart_train.imitation`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dart_agent.data_client.image_store import BlobError, ImageReader, ImageStore
+from dart_agent.metrics_file import append_metrics
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError, read_demonstrations
+from dart_train.imitation.images import ImagesInOrder
+from dart_train.imitation.stored import read_successes
+from dart_train.imitation.tokens import EpisodeTokenizer, ImitatedEpisode, tokenize_episodes
+from dart_train.model.model_card import write_model_card
+from dart_train.model.policy_model import LoadedModel
+from dart_train.model.weights import write_directory_atomically
+from dart_train.sft.config import SftConfig
+from dart_train.trainer.batches.imitated_rows import ImitatedRows
+from dart_train.trainer.batches.micro_batches import MicroBatches
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.tensors import BatchError
+from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.schedule import learning_rate
+from dart_train.trainer.trained_policy import TrainedPolicy
+
+METRICS_KIND = "sft"
+CARD_SETTINGS = {"epochs", "steps_per_update", "optimizer", "freeze_vision", "lora"}
+Report = Callable[[Mapping[str, Any]], None]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SftResult:
+    """What a fine-tuning did.
+
+    Attributes:
+        updates: Optimiser steps.
+        episodes: Episodes that were imitated.
+        steps: Demonstrated steps that were imitated.
+        nll: Mean negative log-likelihood of the last optimiser step, in nats per token.
+        held_out_nll: That of the held-out tasks, None where there are none.
+        left_out: By reason, how many demonstrations were not imitated.
+    """
+
+    updates: int
+    episodes: int
+    steps: int
+    nll: float
+    held_out_nll: float | None
+    left_out: Mapping[str, int]
+
+
+def fine_tune(
+    config: SftConfig, ranks: Ranks | None = None, report: Report = lambda line: None, clock: Clock = SYSTEM_CLOCK
+) -> SftResult:
+    """Fine-tune a policy and write it to `config.out_dir`.
+
+    Args:
+        config: The configuration.
+        ranks: The processes that train together; None: this one alone.
+        report: Called with every metric line, on the first rank.
+        clock: Clock of durations.
+
+    Returns:
+        What it did.
+
+    Raises:
+        DemonstrationsUnusableError: There is nothing to imitate, or some of it must not be imitated or does not fit the model.
+        ModelNotFoundError: The start model cannot be loaded.
+        FileExistsError: `out_dir` exists already.
+    """
+    import torch
+
+    if config.out_dir.exists():
+        raise FileExistsError(f"{config.out_dir} exists already: remove it to fine-tune again")
+    if not config.demonstrations.folders and not config.successes_of:
+        raise DemonstrationsUnusableError("there is nothing to imitate: give demos.path, or --from-run with a run")
+    torch.manual_seed(config.seed)
+    ranks = ranks or Ranks()
+    with read_successes(config.successes_of, config.successes_per_task) as (successes, places):
+        policy = TrainedPolicy(config, ranks, config.start_model)
+        demonstrated, left_out = _demonstrations(config, policy.loaded)
+        learnt, held_out = split_tasks([*demonstrated, *successes], config.held_out_fraction)
+        images = ImagesInOrder((ImageStore(config.images), *places))
+        training = _FineTuning(config, ranks, policy, learnt, held_out, images)
+        try:
+            nll, held_out_nll = training.run(report, clock)
+        except (BatchError, BlobError) as error:
+            raise DemonstrationsUnusableError(f"{error}: it does not fit the model {config.start_model}") from error
+    return SftResult(
+        updates=training.updates,
+        episodes=len(learnt),
+        steps=len(training.rows.rows),
+        nll=nll,
+        held_out_nll=held_out_nll,
+        left_out=left_out,
+    )
+
+
+def split_tasks(
+    episodes: Sequence[ImitatedEpisode], fraction: float
+) -> tuple[list[ImitatedEpisode], list[ImitatedEpisode]]:
+    """Hold out the tasks with the smallest hashes, so that all episodes of a task are on one side.
+
+    Args:
+        episodes: All episodes.
+        fraction: Fraction of the tasks that is held out; one task at least is learnt.
+
+    Returns:
+        The episodes that are learnt, and those that are held out.
+    """
+    by_hash = sorted(
+        {episode.task_id for episode in episodes}, key=lambda task_id: hashlib.sha256(task_id.encode()).digest()
+    )
+    held_out = set(by_hash[: min(math.ceil(fraction * len(by_hash)), len(by_hash) - 1)])
+    return (
+        [episode for episode in episodes if episode.task_id not in held_out],
+        [episode for episode in episodes if episode.task_id in held_out],
+    )
+
+
+def _demonstrations(config: SftConfig, loaded: LoadedModel) -> tuple[list[ImitatedEpisode], Mapping[str, int]]:
+    settings = config.demonstrations
+    if not settings.folders:
+        return [], {}
+    images = ImageStore(config.images)
+    image_token_id = int(loaded.model.config.image_token_id)
+    tokenizer = EpisodeTokenizer(loaded.processor, image_token_id, settings.asked.spec(), images, settings.thoughts)
+    found = read_demonstrations(settings.folders)
+    written = tokenize_episodes(tokenizer, found.episodes, found.left_out)
+    return written, found.left_out
+
+
+class _FineTuning:
+    """The loop over one policy and its rows."""
+
+    def __init__(
+        self,
+        config: SftConfig,
+        ranks: Ranks,
+        policy: TrainedPolicy,
+        learnt: Sequence[ImitatedEpisode],
+        held_out: Sequence[ImitatedEpisode],
+        images: ImageReader,
+    ) -> None:
+        self._config = config
+        self._ranks = ranks
+        self._policy = policy
+        self.rows = ImitatedRows(learnt, config.seed)
+        self._held_out = ImitatedRows(held_out, config.seed).rows
+        self._per_update = min(config.steps_per_update, len(self.rows.rows))
+        self.updates = config.epochs * (len(self.rows.rows) // self._per_update)
+        self._micro_batches = MicroBatches(policy.loaded, images, config.micro_batch_tokens, ranks)
+        self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints, ranks)
+
+    def run(self, report: Report, clock: Clock) -> tuple[float, float | None]:
+        """Train to the end and write the model; the loss of the last optimiser step, and that of held-out tasks."""
+        config, began_s = self._config, clock.monotonic()
+        first, before_s, nll, held_out_nll = 0, 0.0, math.nan, None
+        state = self._checkpoints.latest()
+        if state is not None:
+            self._policy.restore(state)
+            first, before_s, nll = state.updates, state.trained_s, state.metrics["nll"]
+        for update in range(first, self.updates):
+            nll, norm, rate = self._update(update)
+            done, trained_s = update + 1, before_s + clock.monotonic() - began_s
+            if done % config.report_every == 0 or done == self.updates:
+                held_out_nll = self._measure()
+                line = {
+                    "kind": METRICS_KIND,
+                    "update": done,
+                    "updates": self.updates,
+                    "nll": nll,
+                    "held_out_nll": held_out_nll,
+                    "grad_norm": norm,
+                    "learning_rate": rate,
+                    "trained_s": round(trained_s, 1),
+                }
+                if self._ranks.first:
+                    append_metrics(config.metrics, line)
+                    report(line)
+            if done % config.checkpoint_every == 0 and done < self.updates:
+                self._checkpoints.save(
+                    TrainerState(
+                        version=0,
+                        updates=done,
+                        last_batch=None,
+                        steps=[],
+                        metrics={"nll": nll},
+                        trained_s=trained_s,
+                        tensors=self._policy.tensors(),
+                    )
+                )
+        if self._ranks.first:
+            write_directory_atomically(config.out_dir, self._write)
+        else:
+            self._policy.save(config.out_dir)
+        return nll, held_out_nll
+
+    def _update(self, number: int) -> tuple[float, float, float]:
+        """One optimiser step. Returns the loss, the gradient norm before clipping, and the learning rate."""
+        from dart_train.objectives.imitation import imitation_loss
+
+        rows = self.rows.draw(number, self._per_update)
+        tokens = _tokens(rows)
+        self._policy.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for members, batch in self._micro_batches.of(rows):
+            logprobs_BR, _ = self._policy.score(batch)
+            mask_BR = batch.response_mask_BR if members else batch.response_mask_BR & False
+            loss = imitation_loss(logprobs_BR, mask_BR.to(logprobs_BR.device), tokens)
+            self._policy.backward(loss)
+            total += float(loss.detach())
+        norm = float(self._policy.clip_gradient())
+        rate = learning_rate(self._config.optimizer, number, self.updates)
+        self._policy.step(rate)
+        return self._ranks.total({"nll": total})["nll"], norm, rate
+
+    def _measure(self) -> float | None:
+        """The loss of held-out tasks, None where there are none."""
+        import torch
+
+        from dart_train.objectives.imitation import imitation_loss
+
+        if not self._held_out:
+            return None
+        total, tokens = 0.0, _tokens(self._held_out)
+        with torch.no_grad():
+            for members, batch in self._micro_batches.of(self._held_out):
+                logprobs_BR, _ = self._policy.score(batch)
+                if members:
+                    mask_BR = batch.response_mask_BR.to(logprobs_BR.device)
+                    total += float(imitation_loss(logprobs_BR, mask_BR, tokens))
+        return self._ranks.total({"nll": total})["nll"]
+
+    def _write(self, directory: Path) -> None:
+        self._policy.save(directory)
+        settings = self._config.model_dump(mode="json", include=CARD_SETTINGS)
+        write_model_card(directory, self._config.start_model, 0, self.updates, settings, "imitation")
+
+
+def _tokens(rows: Sequence[TrainRow]) -> int:
+    return sum(len(row.step.token_ids_T) for row in rows)

@@ -1,0 +1,66 @@
+"""The forward passes of a mini-batch: which rows each has, on which rank.
+
+Role: `MicroBatches.of` plans segments over passes and ranks and makes each pass's tensors. Rule: every rank has equally many passes,
+because each exchanges parameters; a failure on one rank is raised on all. Non-goals: losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dart_agent.data_client.image_store import BlobError, ImageReader
+from dart_train.model.policy_model import LoadedModel
+from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.segments import build_segments, plan_micro_batches
+from dart_train.trainer.batches.tensors import BatchError, BatchMaker
+from dart_train.trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from dart_train.types import TrainBatch
+
+
+class MicroBatches:
+    """Makes micro-batches for one model.
+
+    Args:
+        loaded: The model and its processor.
+        images: Where the images of rows are stored.
+        max_tokens: Tokens per forward and backward pass; a longer token stream has a pass of its own.
+        ranks: The processes that train together.
+    """
+
+    def __init__(self, loaded: LoadedModel, images: ImageReader, max_tokens: int, ranks: Ranks) -> None:
+        self._batches = BatchMaker(loaded.model, loaded.processor, images)
+        self._max_tokens = max_tokens
+        self._ranks = ranks
+
+    def of(self, rows: Sequence[TrainRow]) -> Iterator[tuple[list[TrainRow], TrainBatch]]:
+        """Make this rank's micro-batches of some rows.
+
+        Args:
+            rows: Rows of a mini-batch, the same on every rank.
+
+        Yields:
+            The rows of a pass in their order, and their tensors; a last pass that has no rows trains nothing.
+
+        Raises:
+            BatchError: A row cannot be trained on as it was sampled; on every rank.
+            BlobError: An image is missing or damaged; on the rank that reads it.
+        """
+        segments = build_segments(rows)
+        plan = plan_micro_batches(segments, self._max_tokens, self._ranks.size) if segments else []
+        shortest = min(segments, key=lambda segment: segment.tokens, default=None)
+        for part in plan[self._ranks.rank :: self._ranks.size]:
+            batch, failure = None, None
+            try:
+                batch = self._batches.make(part or [shortest])  # type: ignore[list-item]
+            except (BatchError, BlobError) as error:
+                failure = error
+            failures = [str(each) for each in self._ranks.gather(failure) if each is not None]
+            if batch is None or failures:
+                raise failure or BatchError(failures[0])
+            if not part:
+                batch = replace(batch, trainable_BR=batch.trainable_BR & False)
+            yield [row for segment in part for row in segment.rows], batch

@@ -1,0 +1,146 @@
+"""Demonstrations in a policy's own words: the prompts of rollouts, answers that are read as the action, exact continuations."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from demonstrations import TRAIN_TASKS, write_demonstration
+from trainer_harness import tiny_model
+
+from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.token_stream import continues
+from dart_agent.prompts.builder import PromptBuilder, PromptSpec, preset
+from dart_agent.prompts.chat_template import render_chat
+from dart_agent.prompts.history import HistorySettings
+from dart_envs.action_formats import ParsedAnswer
+from dart_envs.types import Action, ActionType, Observation
+from dart_train.imitation.demonstrations import (
+    DemonstratedEpisode,
+    DemonstratedTurn,
+    DemonstrationsUnusableError,
+    read_demonstrations,
+)
+from dart_train.imitation.tokens import EpisodeTokenizer, tokenize_episodes
+from dart_train.model.policy_model import LoadedModel
+from dart_train.trainer.batches.imitated_rows import ImitatedRows
+from dart_train.trainer.batches.segments import build_segments
+from dart_train.trainer.batches.tensors import BatchMaker
+
+SPECS = [
+    preset("tiny"),
+    replace(preset("uitars", history=HistorySettings(policy="full")), max_pixels=128 * 128),
+    preset("qwen3-vl", max_pixels=128 * 128, min_pixels=1),
+]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tmp_path_factory.mktemp("imitation")
+
+
+@pytest.fixture(scope="module")
+def loaded(root: Path) -> LoadedModel:
+    return tiny_model(root)[1]
+
+
+@pytest.fixture(scope="module")
+def episode(root: Path) -> DemonstratedEpisode:
+    write_demonstration(root / "demos" / "one", clicks=2)
+    return read_demonstrations([root / "demos"]).episodes[0]
+
+
+def tokenizer_of(loaded: LoadedModel, root: Path, spec: PromptSpec) -> EpisodeTokenizer:
+    return EpisodeTokenizer(
+        loaded.processor, int(loaded.model.config.image_token_id), spec, ImageStore(root / "pictures")
+    )
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.preset)
+def test_steps_are_those_that_a_rollout_would_store(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode, spec: PromptSpec
+) -> None:
+    if spec.multiple == 28:  # UI-TARS' patches; the tiny model has others
+        spec = replace(spec, multiple=32)
+    steps = tokenizer_of(loaded, root, spec).steps(episode)
+    rows = ImitatedRows(tokenize_episodes(tokenizer_of(loaded, root, spec), [episode], Counter()), seed=0).rows
+    assert [row.step for row in rows] == list(steps)
+    images = ImageStore(root / "pictures")
+    batch = BatchMaker(loaded.model, loaded.processor, images).make(build_segments(rows))  # checks place holders
+    assert int(batch.response_mask_BR.sum()) == sum(len(step.token_ids_T) for step in steps)
+    builder, tokenizer = PromptBuilder(spec), loaded.processor.tokenizer
+    for step, turn in zip(steps, episode.turns, strict=True):
+        present = images.get(step.image_sha256[-1])
+        screen = np.zeros((160, 256, 3), np.uint8)
+        points = builder.points(screen, present)
+        parsed = spec.parse(step.text, points, (0, 0))
+        assert isinstance(parsed, ParsedAnswer), parsed
+        said = parsed.actions[0]
+        assert said.type is turn.action.type
+        if turn.action.x is not None and turn.action.y is not None:
+            assert said.x is not None
+            assert said.y is not None
+            assert abs(said.x - turn.action.x) <= 2
+            assert abs(said.y - turn.action.y) <= 2
+        assert tokenizer.decode(step.token_ids_T) == step.text + tokenizer.eos_token
+    first = builder.build(Observation(np.zeros((160, 256, 3), np.uint8), episode.instruction), builder.new_history())
+    rendered = tokenizer(render_chat(loaded.processor, first.messages), add_special_tokens=False).input_ids
+    image_token = int(loaded.model.config.image_token_id)
+    assert [token for token in steps[0].prompt_ids_P if token != image_token] == [
+        token for token in rendered if token != image_token
+    ]
+
+
+def test_a_full_history_is_one_stream(root: Path, loaded: LoadedModel, episode: DemonstratedEpisode) -> None:
+    spec = replace(SPECS[1], multiple=32)
+    steps = tokenizer_of(loaded, root, spec).steps(episode)
+    assert all(continues(later, earlier) for earlier, later in itertools.pairwise(steps))
+    assert [len(step.image_sha256) for step in steps] == [1, 2, 3]
+    rows = ImitatedRows(tokenize_episodes(tokenizer_of(loaded, root, spec), [episode], Counter()), seed=0).rows
+    assert len(build_segments(rows)) == 1, "one forward pass for the whole episode"
+
+
+def test_thoughts_name_the_target_or_are_left_out(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode
+) -> None:
+    token, images = int(loaded.model.config.image_token_id), ImageStore(root / "pictures")
+    with_thoughts = EpisodeTokenizer(loaded.processor, token, preset("tiny"), images).steps(episode)
+    without = EpisodeTokenizer(loaded.processor, token, preset("tiny"), images, "none").steps(episode)
+    assert "Button 0" in with_thoughts[0].text
+    assert "Button 0" not in without[0].text
+
+
+def test_what_the_prompt_has_no_words_for_is_left_out(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode
+) -> None:
+    middle = DemonstratedTurn(episode.turns[0].screen, Action(ActionType.MIDDLE_CLICK, x=1, y=1))
+    odd, left_out = replace(episode, name="odd", turns=(middle, *episode.turns)), Counter[str]()
+    tokenizer = tokenizer_of(loaded, root, replace(preset("uitars-1.5", min_pixels=1), max_pixels=16384, multiple=32))
+    assert [found.name for found in tokenize_episodes(tokenizer, [odd, episode], left_out)] == [episode.name]
+    ((reason, count),) = left_out.items()
+    assert reason.startswith("the prompt has no words for it")
+    assert count == 1
+    with pytest.raises(DemonstrationsUnusableError, match="no demonstration can be imitated"):
+        tokenize_episodes(tokenizer, [odd], Counter())
+
+
+def test_rows_are_drawn_by_seed_and_number_once_per_epoch(root: Path, loaded: LoadedModel) -> None:
+    for number, task_id in enumerate(TRAIN_TASKS):
+        write_demonstration(root / "four" / str(number), task_id, seed=number, clicks=1)
+    episodes = tokenize_episodes(
+        tokenizer_of(loaded, root, preset("tiny")), read_demonstrations([root / "four"]).episodes, Counter()
+    )
+    rows = ImitatedRows(episodes, seed=3)
+    assert len(rows.rows) == 8
+    keys = [[row.key for row in rows.draw(number, 3)] for number in range(4)]
+    assert len({*keys[0], *keys[1]}) == 6, "two draws of three in an epoch of eight"
+    assert keys != [[row.key for row in ImitatedRows(episodes, seed=4).draw(number, 3)] for number in range(4)]
+    assert keys == [[row.key for row in ImitatedRows(episodes, seed=3).draw(number, 3)] for number in range(4)]
+    assert sorted(keys[0] + keys[1]) != sorted(keys[2] + keys[3]), "another epoch leaves out other rows"
+    assert len(rows.draw(5, 100)) == 8

@@ -1,0 +1,144 @@
+"""Supervised fine-tuning: it learns demonstrations and stored successes, resumes exactly, and refuses what it must not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from demonstrations import TEST_TASK, TRAIN_TASKS, write_demonstration
+from safetensors.torch import load_file
+from trainer_harness import tiny_model
+from typer.testing import CliRunner
+
+from dart_train.cli import app
+from dart_train.imitation.tokens import ImitatedEpisode
+from dart_train.model.policy_model import load_model
+from dart_train.sft.config import SftConfig
+from dart_train.sft.fit import fine_tune, split_tasks
+from dart_train.trainer import checkpoint
+from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("sft")
+    for number, task_id in enumerate(TRAIN_TASKS):
+        write_demonstration(folder / "demos" / str(number), task_id, seed=number, clicks=1)
+    return folder
+
+
+def config_of(root: Path, name: str, **changes: Any) -> SftConfig:
+    given: dict[str, Any] = {
+        "checkpoints": root / name / "states", "metrics": root / name / "metrics.jsonl", "start_model": str(tiny_model(root)[0]),
+        "out_dir": root / name / "model", "images": root / "pictures", "demonstrations": {"folders": [root / "demos"]},
+        "epochs": 10, "steps_per_update": 3, "held_out_fraction": 0.25, "report_every": 5, "checkpoint_every": 4, "device": "cpu",
+        "optimizer": {"learning_rate": 3e-3, "lr_schedule": "cosine", "lr_warmup_updates": 3}, "micro_batch_tokens": 60,
+    }  # fmt: skip
+    return SftConfig.model_validate(given | changes)
+
+
+def test_demonstrated_answers_become_likely_and_one_task_is_held_out(root: Path) -> None:
+    lines: list[Mapping[str, Any]] = []
+    result = fine_tune(config_of(root, "learns"), report=lines.append)
+    assert (result.episodes, result.steps, result.updates) == (3, 6, 20)
+    assert result.nll < 0.6 * lines[0]["nll"]
+    assert result.held_out_nll is not None
+    assert lines[-1]["update"] == lines[-1]["updates"] == 20
+    load_model(root / "learns" / "model")  # a complete model
+    card = (root / "learns" / "model" / "README.md").read_text()
+    assert "20 train steps of imitation" in card
+    with pytest.raises(FileExistsError, match="exists already: remove it to fine-tune again"):
+        fine_tune(config_of(root, "learns"))
+
+
+class Killed(Exception):
+    """In place of a signal."""
+
+
+def test_a_killed_fine_tuning_ends_with_the_same_bits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fine_tune(config_of(root, "whole", epochs=5))
+    save = CheckpointStore.save
+
+    def save_and_die(store: CheckpointStore, state: TrainerState) -> Path:
+        save(store, state)
+        raise Killed
+
+    monkeypatch.setattr(checkpoint.CheckpointStore, "save", save_and_die)
+    with pytest.raises(Killed):
+        fine_tune(config_of(root, "killed", epochs=5))
+    monkeypatch.setattr(checkpoint.CheckpointStore, "save", save)
+    assert not (root / "killed" / "model").exists()
+    fine_tune(config_of(root, "killed", epochs=5))
+    whole, killed = (load_file(root / name / "model" / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+
+
+def test_an_adapter_is_trained_and_merged(root: Path) -> None:
+    fine_tune(config_of(root, "adapter", lora={"rank": 4}, epochs=2))
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (tiny_model(root)[0], root / "adapter" / "model")
+    )
+    assert before.keys() == after.keys()
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed
+    assert all("language_model" in name or "layers" in name for name in changed)
+
+
+def test_every_episode_of_a_task_is_on_one_side() -> None:
+    episodes = [ImitatedEpisode(f"{task}/{repeat}", task, ()) for task in "abcdefgh" for repeat in range(3)]
+    learnt, held_out = split_tasks(episodes, 0.25)
+    assert len({each.task_id for each in held_out}) == 2
+    assert not {each.task_id for each in learnt} & {each.task_id for each in held_out}
+    assert split_tasks(episodes[:3], 0.9) == (episodes[:3], []), "one task at least is learnt"
+    assert split_tasks(episodes, 0.0) == (episodes, [])
+
+
+RECIPE = """
+[run]
+name = "r"
+[tasks]
+families = ["press_nth"]
+[model]
+preset = "tiny"
+[sft]
+epochs = 2
+steps_per_update = 3
+[train]
+device = "cpu"
+"""
+
+
+def command(root: Path, *arguments: str) -> tuple[int, str]:
+    (root / "recipe.toml").write_text(RECIPE)
+    result = CliRunner().invoke(app, ["sft", str(root / "recipe.toml"), "--runs-dir", str(root / "runs"), *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_refuses_wrong_input_in_one_sentence(root: Path, tmp_path: Path) -> None:
+    write_demonstration(tmp_path / "test", TEST_TASK)
+    write_demonstration(tmp_path / "failed", reward=0.0)
+    for arguments, sentence in (
+        ((), "there is nothing to imitate: set demos.path (or --demos), or give --from-run with a run folder"),
+        (("--demos", str(tmp_path / "nowhere")), "holds no demonstration"),
+        (("--demos", str(tmp_path / "test")), "must not be trained on"),
+        (("--demos", str(tmp_path / "failed")), "can be imitated (1 not solved)"),
+        (("--from-run", str(tmp_path / "nowhere")), "has no stored rollouts"),
+    ):
+        code, output = command(root, *arguments)
+        assert code == 2, output
+        assert sentence in " ".join(output.split())
+
+
+def test_the_command_writes_a_model_that_a_run_starts_from(root: Path) -> None:
+    code, output = command(root, "--demos", str(root / "demos"))
+    assert code == 0, output
+    model = root / "runs" / "r" / "sft" / "fine-tuned"
+    assert f"--set model.path={model}" in " ".join(output.split())
+    load_model(model)
+    code, output = command(root, "--demos", str(root / "demos"))
+    assert code == 2
+    assert "exists already" in output
