@@ -46,10 +46,11 @@ from dart_agent.rollouts.partial import PartialRollouts
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
 from dart_agent.rollouts.rejected import RejectedTrajectories
 from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
+from dart_agent.task_suites import load_task as load_known_task
 from dart_agent.types import SOLVED_REWARD, Directive, WorkItem, WorkSource, family_of
 from dart_envs.clock import SystemClock, wait_for
 from dart_envs.errors import DartEnvError
-from dart_envs.tasks import Task, load
+from dart_envs.tasks import Task
 from dart_server.wire import Clock
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class RolloutWorker:
         make_env: Callable[[], WorkerEnv],
         make_policy: PolicyFactory,
         builder: PromptBuilder,
-        load_task: Callable[[str], Task] = load,
+        load_task: Callable[[str], Task] = load_known_task,
         clock: Clock | None = None,
         settings: EpisodeSettings | None = None,
         idle_poll_s: float = 0.2,
@@ -338,9 +339,9 @@ async def play_rollouts(
     data: DataManagerClient,
     farm: FarmLike,
     make_policy: PolicyFactory,
-    load_task: Callable[[str], Task] = load,
+    load_task: Callable[[str], Task] | None = None,
 ) -> None:
-    """The rollout worker of one configuration on connections that are open, until cancelled."""
+    """The rollout worker of one configuration on connections that are open, until cancelled. load_task: None: as it is configured."""
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.envs.parking import ResumableDesktopEnv
 
@@ -366,7 +367,7 @@ async def play_rollouts(
         ),
         make_policy=make_policy,
         builder=PromptBuilder(config.prompt_spec),
-        load_task=load_task,
+        load_task=load_task or functools.partial(load_known_task, folder=config.task_folder),
         clock=clock,
         settings=config.episode_settings,
         idle_poll_s=config.idle_poll_s,

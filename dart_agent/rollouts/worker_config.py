@@ -19,6 +19,7 @@ from dart_agent.prompts.history import HistorySettings
 from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError
 from dart_agent.rollouts.limits import EpisodeLimits, FamilyLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
+from dart_agent.task_suites import TaskFolderSettings
 from dart_server.wire import DesktopShape, SettleSpec
 
 PolicyKind = Literal["vllm", "endpoint", "oracle", "random", "blank"]
@@ -43,9 +44,9 @@ class WorkerConfig(DataManagerAddress):
     the image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None:
     DART_FARM_URL or the embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. history: which turns
     prompts show; None: the last `history_images` screenshots and all answers. min_pixels, max_pixels: of a picture; None: the prompt's own.
-    limits: what an episode may use beside its turns.
-    family_limits: by family, in place of `limits`. partial: whether unfinished episodes are kept. folder: has the folders `rejected` and
-    `acting` with refused trajectories and marks of actions under way; None: beside `images`.
+    limits: what an episode may use beside its turns. task_folder: folder of task files that is a suite in this run. family_limits: by
+    family, in place of `limits`. partial: whether unfinished episodes are kept. folder: has the folders `rejected` and `acting` with
+    refused trajectories and marks of actions under way; None: beside `images`.
     """
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
@@ -69,6 +70,7 @@ class WorkerConfig(DataManagerAddress):
     history: HistorySettings | None = None
     limits: EpisodeLimits = EpisodeLimits()
     family_limits: dict[str, FamilyLimits] = Field(default_factory=dict)
+    task_folder: TaskFolderSettings | None = None
     partial: PartialSettings = PartialSettings()
     seed: int = 0
     idle_poll_s: float = Field(default=0.2, gt=0)

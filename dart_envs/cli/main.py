@@ -7,6 +7,8 @@ proof that fails or a farm that cannot be reached exits with 1. Non-goals: logic
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,8 @@ from dart_envs.cli import assets, check, demos, evaluate, scorer
 from dart_envs.cli.exits import usage_error
 from dart_envs.errors import TaskError
 from dart_envs.evaluation.run import task_domain
-from dart_envs.tasks import Split, Task, load, load_file, load_suite
+from dart_envs.tasks import FolderSuite, Split, Task, load, load_file, load_suite, task_shape
+from dart_envs.tasks.requirements import format_refusals, refusal_reason, unreachable_files
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
@@ -77,6 +80,26 @@ def list_tasks(
 
 
 @tasks_app.command()
+def index(
+    folder: Annotated[Path, typer.Argument(help="folder of task files, such as OSWorld's examples")],
+    image: Annotated[str | None, typer.Option(help="desktop image; default: the tasks' own")] = None,
+    web: Annotated[bool, typer.Option("--web", help="desktops reach the live web")] = False,
+    only: Annotated[
+        Path | None, typer.Option("--only", help="an index of tasks to choose from, such as test_all.json")
+    ] = None,
+) -> None:
+    """Print an index of a folder's tasks that can run here, {"family": ["name", ...]}, and on standard error why others cannot."""
+    try:
+        suite = FolderSuite("tasks", folder, only)
+        kept, refused = runnable_tasks(suite, image, web=web)
+    except TaskError as error:
+        raise usage_error(str(error)) from None
+    if refused:
+        print(format_refusals(refused, len(suite.tasks())), file=sys.stderr)
+    print(json.dumps(kept, indent=1))
+
+
+@tasks_app.command()
 def show(
     task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
     as_json: Annotated[bool, typer.Option("--json", help="the whole task in OSWorld's form")] = False,
@@ -93,6 +116,42 @@ def show(
     print(f"  verdict {' '.join(loaded.evaluator.functions)}")
     for missing in loaded.unsupported:
         print(f"  cannot run: no {missing}")
+
+
+def runnable_tasks(suite: FolderSuite, image: str | None, *, web: bool) -> tuple[dict[str, list[str]], dict[str, str]]:
+    """Sort the tasks of a folder by whether they can run on this host.
+
+    Args:
+        suite: The tasks.
+        image: Name of the desktop image; None: each task's own.
+        web: Whether desktops reach the live web.
+
+    Returns:
+        Names by family of those that can, and the reason by id of those that cannot.
+    """
+    local_images = not os.environ.get("DART_FARM_URL")
+    tasks: dict[str, Task] = {}
+    refused: dict[str, str] = {}
+    for task_id in suite.tasks():
+        try:
+            task = suite.load(task_id)
+            shape = task_shape(task) if image is None else task_shape(task).model_copy(update={"image": image})
+            reason = refusal_reason(task, shape, local_images=local_images, web=web)
+        except TaskError as error:
+            reason = str(error).rstrip(".")
+        else:
+            tasks[task_id] = task
+        if reason is not None:
+            refused[task_id] = reason
+    own_ids = {task.id: task_id for task_id, task in tasks.items()}
+    lost = unreachable_files(task for task_id, task in tasks.items() if task_id not in refused)
+    refused |= {own_ids[own_id]: reason for own_id, reason in lost.items()}
+    kept: dict[str, list[str]] = {}
+    for task_id in suite.tasks():
+        if task_id not in refused:
+            _, family, name = task_id.split("/")
+            kept.setdefault(family, []).append(name)
+    return kept, refused
 
 
 def _load(task: str) -> Task:

@@ -6,6 +6,7 @@ Role: everything that says what is to be done and how it is judged. Rule: a load
 
 from __future__ import annotations
 
+from dart_envs.tasks.folder import FolderFamily, FolderSuite
 from dart_envs.tasks.loader import BUNDLED_SUITES, load, load_data, load_file, load_suite, task_shape
 from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
 from dart_envs.tasks.script import ActionTemplate, ElementTarget, ScriptAction
@@ -18,6 +19,8 @@ __all__ = [
     "ElementTarget",
     "Evaluator",
     "Family",
+    "FolderFamily",
+    "FolderSuite",
     "ScriptAction",
     "SetupStep",
     "Split",

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
+from dart_agent.task_suites import SUITE_NAME, TaskFolderSettings
 
 
 class FamilyLimitSection(StrictModel):
@@ -33,16 +34,36 @@ class TaskSection(StrictModel):
     """What is trained and evaluated.
 
     Attributes:
-        suite: Name of the task suite.
+        suite: Name of the task suite; with `folder`, the name that its tasks get.
+        folder: Folder of task files in OSWorld's form, such as OSWorld's `evaluation_examples/examples`; its sub-folders are the families.
+            None: an installed suite.
+        index: JSON file that names the tasks of each family, as OSWorld's `test_all.json` does; `dart-envs tasks index` writes one of those
+            that can run here. None: all files of `folder`.
         families: Families of the suite.
         max_steps: Step limit of an episode.
         limits: Limits of single families, in place of `max_steps` and of those of the section `rollout`: `[tasks.limits.FAMILY]`.
     """
 
-    suite: str = "basics"
+    suite: str = Field(default="basics", pattern=SUITE_NAME)
+    folder: Path | None = None
+    index: Path | None = None
     families: tuple[str, ...] = Field(min_length=1)
     max_steps: int = Field(default=3, ge=1, le=200)
     limits: dict[str, FamilyLimitSection] = Field(default_factory=dict)
+
+    @property
+    def task_folder(self) -> TaskFolderSettings | None:
+        """The folder as components are told of it, None where the suite is an installed one."""
+        if self.folder is None:
+            return None
+        index = None if self.index is None else self.index.expanduser().resolve()
+        return TaskFolderSettings(name=self.suite, folder=self.folder.expanduser().resolve(), index=index)
+
+    @model_validator(mode="after")
+    def _index_is_one_of_files(self) -> TaskSection:
+        if self.index is not None and self.folder is None:
+            raise ValueError("tasks.index names files of tasks.folder: set tasks.folder with it, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _limits_fit(self) -> TaskSection:

@@ -195,7 +195,7 @@ def import_command(
         from dart_train.run.components import database_location, image_location
 
         recipe, paths = opened
-        store = TrajectoryStore.open(database_location(recipe, paths), SuiteCatalog().split_of)
+        store = TrajectoryStore.open(database_location(recipe, paths), SuiteCatalog(recipe.tasks.task_folder).split_of)
         try:
             images = open_images(image_location(recipe, paths))
             imported, left_out = import_trajectories(store, images, source, name or source.resolve().name.lower())

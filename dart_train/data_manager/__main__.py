@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) 
                 bound = tcp_listener(config.listen, insecure_plain_http=config.insecure_plain_http)
                 listeners.append(opened.enter_context(bound))
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(serve(config, listeners, catalog or SuiteCatalog()))
+                runner.run(serve(config, listeners, catalog or SuiteCatalog(config.task_folder)))
     except (ConfigError, StoreError) as error:
         print(f"data manager: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG

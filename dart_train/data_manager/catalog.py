@@ -12,7 +12,10 @@ from typing import Protocol
 
 from dart_agent.data_client.wire import TaskSelection
 from dart_agent.errors import StoreError
+from dart_agent.task_suites import TaskFolderSettings, open_suite
 from dart_agent.types import Purpose
+from dart_envs.errors import TaskError
+from dart_envs.tasks import FolderSuite, Split
 
 SplitOf = Callable[[str], str]
 """From a task id to `train`, `validation` or `test`; raises for an unknown task."""
@@ -53,9 +56,15 @@ class TaskCatalog(Protocol):
 
 
 class SuiteCatalog:
-    """The tasks that `dart_envs.tasks` knows."""
+    """The tasks that `dart_envs.tasks` knows, and those of a run's own folder.
 
-    def __init__(self) -> None:
+    Args:
+        folder: The run's folder of task files; None: it has none.
+    """
+
+    def __init__(self, folder: TaskFolderSettings | None = None) -> None:
+        self._folder = folder
+        self._own_suite: FolderSuite | None = None
         self._splits: dict[str, dict[str, str]] = {}
 
     def split_of(self, task_id: str) -> str:
@@ -71,15 +80,22 @@ class SuiteCatalog:
             TaskError: The suite is not known.
             StoreError: The suite has no such task.
         """
+        task_id = self._id_in_suite(task_id)
         name = task_id.split("/", 1)[0]
         if name not in self._splits:
-            from dart_envs import tasks
-
-            suite = tasks.load_suite(name)
-            self._splits[name] = {each: split.value for split in tasks.Split for each in suite.tasks(split=split)}
+            suite = open_suite(name, self._folder)
+            self._splits[name] = {each: split.value for split in Split for each in suite.tasks(split=split)}
         if task_id not in self._splits[name]:
             raise StoreError(f"suite {name} has no task {task_id}")
         return self._splits[name][task_id]
+
+    def _id_in_suite(self, task_id: str) -> str:
+        """The id in the folder's suite where a task file has its own: `dart-envs demos record FILE` notes that one."""
+        if self._folder is None or "/" in task_id:
+            return task_id
+        if self._own_suite is None:
+            self._own_suite = FolderSuite(self._folder.name, self._folder.folder, self._folder.index)
+        return self._own_suite.id_of(task_id) or task_id
 
     def select(self, selection: TaskSelection) -> list[str]:
         """Select tasks, spread evenly over the families.
@@ -93,11 +109,8 @@ class SuiteCatalog:
         Raises:
             StoreError: The suite or a family is not known, or there are fewer tasks.
         """
-        from dart_envs import tasks
-        from dart_envs.errors import TaskError
-
         try:
-            suite = tasks.load_suite(selection.suite)
+            suite = open_suite(selection.suite, self._folder)
             families = list(selection.families or suite.families)
             ids = [list(suite.tasks(split=selection.split, families=[family])) for family in families]
         except (TaskError, KeyError) as error:

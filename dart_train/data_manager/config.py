@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
+from dart_agent.task_suites import TaskFolderSettings
 from dart_train.scheduling.settings import BatchSettings, CurationSettings, SchedulerSettings, SchedulingSettings
 
 
@@ -30,6 +31,7 @@ class DataManagerConfig(StrictModel):
         scheduling: How rollouts are scheduled.
         batch: When a batch is formed.
         curation: What to run next.
+        task_folder: Folder of task files that is a suite in this run; None: there is none.
         checkpoint: Directory of the run's first policy, which says how prompts stand for images. None, or while it does not exist: images
             are not compared with prompts.
     """
@@ -45,6 +47,7 @@ class DataManagerConfig(StrictModel):
     scheduling: SchedulingSettings = SchedulingSettings()
     batch: BatchSettings = BatchSettings()
     curation: CurationSettings = CurationSettings()
+    task_folder: TaskFolderSettings | None = None
     checkpoint: Path | None = None
 
     @model_validator(mode="after")

@@ -27,7 +27,6 @@ from dart_agent.data_client.wire import PhaseSpec, VersionRecord
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.types import Purpose
-from dart_envs import tasks
 from dart_train.config import Recipe, RecipeError
 from dart_train.config.data import DataSection
 from dart_train.data_commands.open_run import OpenRun, open_run
@@ -56,6 +55,7 @@ from dart_train.run.phases import (
     first_name,
     held_out_families,
     infeasible_tasks,
+    recipe_suite,
 )
 from dart_train.run.preflight import check_recipe
 from dart_train.run.progress import Progress
@@ -267,7 +267,7 @@ def evaluation_phase(recipe: Recipe, request: EvaluationRequest) -> tuple[PhaseS
         raise RecipeError(
             f"--k {request.samples} with temperature 0 would play the same answers again: give --temperature 1, or --k 1"
         )
-    suite = tasks.load_suite(recipe.tasks.suite)
+    suite = recipe_suite(recipe)
     families = list(recipe.tasks.families)
     if request.split == "test":
         families += held_out_families(recipe)

@@ -17,6 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dart_agent.errors import StoreError
+from dart_agent.task_suites import TaskFolderSettings
 from dart_agent.types import SOLVED_REWARD
 from dart_envs.demos.store import DEMONSTRATION_FILE, SCREENS_FOLDER, DemoStep, read_demonstration
 from dart_envs.errors import DartEnvError
@@ -77,12 +78,12 @@ class Demonstrations:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def read_demonstrations(folders: Sequence[Path], catalog: TaskCatalog | None = None) -> Demonstrations:
+def read_demonstrations(folders: Sequence[Path], task_folder: TaskFolderSettings | None = None) -> Demonstrations:
     """Read all demonstrations of some folders.
 
     Args:
         folders: Each holds demonstrations at any depth, or annotated screens.
-        catalog: Knows the split of each task; None: the task suites that are installed.
+        task_folder: Folder of task files that is a suite in this run; None: there is none.
 
     Returns:
         What can be imitated.
@@ -90,12 +91,12 @@ def read_demonstrations(folders: Sequence[Path], catalog: TaskCatalog | None = N
     Raises:
         DemonstrationsUnusableError: A folder has no demonstration, cannot be read, or has one of a task that must not be trained on.
     """
-    known, found = catalog or SuiteCatalog(), Demonstrations()
+    catalog, found = SuiteCatalog(task_folder), Demonstrations()
     for folder in folders:
         heads = sorted(folder.rglob(DEMONSTRATION_FILE))
         if heads:
             for head in heads:
-                _add_recorded(found, head.parent, known)
+                _add_recorded(found, head.parent, catalog)
         elif any(folder.glob("*.json")):
             found.episodes += _annotated(folder)
         else:

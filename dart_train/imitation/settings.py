@@ -13,6 +13,7 @@ from pydantic import Field
 from dart_agent.prompts.builder import PresetName, PromptSpec, preset
 from dart_agent.prompts.history import HistorySettings
 from dart_agent.strict_model import StrictModel
+from dart_agent.task_suites import TaskFolderSettings
 
 Thoughts = Literal["target", "none"]
 
@@ -51,12 +52,14 @@ class DemonstrationSettings(StrictModel):
     Attributes:
         folders: Folders of demonstrations (`dart-envs demos record`), at any depth, or of annotated screens.
         asked: How the policy is asked.
+        task_folder: Folder of task files that is a suite in this run; None: there is none.
         thoughts: `target`: the thought of an answer is the name of the element that it clicks, as the demonstrations of the oracle have it;
             `none`: answers have no thought.
     """
 
     folders: tuple[Path, ...] = ()
     asked: PromptSettings = PromptSettings()
+    task_folder: TaskFolderSettings | None = None
     thoughts: Thoughts = "target"
 
 

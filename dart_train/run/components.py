@@ -151,6 +151,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         scheduling=scheduling_settings(recipe),
         batch=batch_settings(recipe),
         curation=recipe.curation.settings(),
+        task_folder=recipe.tasks.task_folder,
     )
     return python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5, endless=True)
 
@@ -240,6 +241,7 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
             )
             for family, own in recipe.tasks.limits.items()
         },
+        task_folder=recipe.tasks.task_folder,
         partial=PartialSettings(enabled=rollout.partial),
         desktops=count,
         shape=desktops.shape,

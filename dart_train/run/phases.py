@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dart_agent.data_client.payloads import SamplingPayload
 from dart_agent.data_client.wire import PhaseSpec, TaskSelection
 from dart_agent.rollouts.worker_config import PolicyKind
+from dart_agent.task_suites import open_suite
 from dart_agent.types import Purpose
 from dart_envs.evaluators.scorer_choice import INFEASIBLE
-from dart_envs.tasks import load_suite
+from dart_envs.tasks import FolderSuite, Suite
 from dart_train.config import Recipe
 from dart_train.run.state import RunState
 
@@ -130,6 +131,21 @@ def during_training(recipe: Recipe, version: int) -> PhaseSpec:
     return plan.model_copy(update={"select": select, "max_in_flight": recipe.eval.during_desktops})
 
 
+def recipe_suite(recipe: Recipe) -> Suite | FolderSuite:
+    """Open the recipe's suite.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The suite.
+
+    Raises:
+        TaskError: There is no such suite, or its folder has no tasks.
+    """
+    return open_suite(recipe.tasks.suite, recipe.tasks.task_folder)
+
+
 def held_out_families(recipe: Recipe) -> list[str]:
     """List the families that nothing is trained on.
 
@@ -139,7 +155,7 @@ def held_out_families(recipe: Recipe) -> list[str]:
     Returns:
         Their names.
     """
-    return [name for name, family in load_suite(recipe.tasks.suite).families.items() if family.held_out]
+    return [name for name, family in recipe_suite(recipe).families.items() if family.held_out]
 
 
 def infeasible_tasks(recipe: Recipe, task_ids: Iterable[str]) -> frozenset[str]:
@@ -152,7 +168,7 @@ def infeasible_tasks(recipe: Recipe, task_ids: Iterable[str]) -> frozenset[str]:
     Returns:
         Those whose right answer is that they cannot be done.
     """
-    suite = load_suite(recipe.tasks.suite)
+    suite = recipe_suite(recipe)
     return frozenset(task_id for task_id in task_ids if INFEASIBLE in suite.load(task_id).evaluator.functions)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dart_agent.data_client.image_location import open_images
 from dart_agent.errors import ConfigError
-from dart_envs import tasks
-from dart_envs.errors import DartEnvError
-from dart_envs.tasks import Suite
+from dart_envs.errors import DartEnvError, TaskError
+from dart_envs.tasks import FolderSuite, Suite
+from dart_envs.tasks.requirements import group_refusals, refusal_reason
 from dart_server.wire.extras import install_command
 from dart_train.config import Recipe, RecipeError
 from dart_train.run import farm, phases, recipe_policy
@@ -78,13 +78,14 @@ def _package_problems() -> list[str]:
 
 def _task_problems(recipe: Recipe) -> list[str]:
     try:
-        suite = tasks.load_suite(recipe.tasks.suite)
+        suite = phases.recipe_suite(recipe)
+        image = suite.image
     except DartEnvError as error:
-        return [f"tasks.suite: {error}"]
-    if recipe.desktops.image != suite.image:
+        return [f"tasks.{'suite' if recipe.tasks.folder is None else 'folder'}: {error}"]
+    if recipe.desktops.image != image:
         return [
-            f"tasks.suite: {suite.name} is made for the image {suite.image}, and desktops.image is {recipe.desktops.image}: "
-            f'set desktops.image = "{suite.image}"'
+            f"tasks.suite: {suite.name} is made for the image {image}, and desktops.image is {recipe.desktops.image}: "
+            f'set desktops.image = "{image}"'
         ]
     if recipe.warmup.enabled and suite.screen_names is None:
         return [
@@ -105,10 +106,33 @@ def _task_problems(recipe: Recipe) -> list[str]:
     held_out = [name for name in families if suite.families[name].held_out]
     if held_out:
         return [f"tasks.families: {', '.join(held_out)} is for tests only and has nothing to train on: leave it out"]
-    return _count_problems(recipe, suite)
+    return _refusal_problems(recipe, suite) or _count_problems(recipe, suite)
 
 
-def _count_problems(recipe: Recipe, suite: Suite) -> list[str]:
+def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
+    """Task files that cannot run here; what suites have is made for their image."""
+    if not isinstance(suite, FolderSuite):
+        return []
+    local_images = not os.environ.get("DART_FARM_URL")
+    refused: dict[str, str] = {}
+    task_ids = suite.tasks(None, recipe.tasks.families)
+    for task_id in task_ids:
+        try:
+            reason = refusal_reason(suite.load(task_id), recipe.desktops.shape, local_images=local_images)
+        except TaskError as error:
+            reason = str(error).rstrip(".")
+        if reason is not None:
+            refused[task_id] = reason
+    if not refused:
+        return []
+    told = "; ".join(f"{len(ids)} {reason}" for reason, ids in group_refusals(refused)[:3])
+    return [
+        f"tasks.folder: {len(refused)} of {len(task_ids)} tasks cannot run here ({told}): remove the cause, or leave them out with "
+        f"tasks.index, which dart-envs tasks index {recipe.tasks.folder} writes"
+    ]
+
+
+def _count_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
     families = recipe.tasks.families
     fewest, family = min((len(suite.tasks("train", [name])), name) for name in families)
     to_judge = len(suite.tasks("validation", families))

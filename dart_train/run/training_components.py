@@ -121,7 +121,10 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
         out_dir=paths.fine_tuned_model,
         images=paths.imitated_images,
         demonstrations=DemonstrationSettings(
-            folders=own, asked=prompt_settings(recipe), thoughts=recipe.demos.thoughts
+            folders=own,
+            asked=prompt_settings(recipe),
+            task_folder=recipe.tasks.task_folder,
+            thoughts=recipe.demos.thoughts,
         ),
         successes_of=successes_of,
         successes_per_task=section.successes_per_task,
@@ -190,6 +193,7 @@ def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
     return ImitationSettings(
         folders=demonstrations(recipe, paths),
         asked=prompt_settings(recipe),
+        task_folder=recipe.tasks.task_folder,
         thoughts=recipe.demos.thoughts,
         images=paths.imitated_images,
         steps_per_update=recipe.train.sft_steps_per_update,

@@ -94,7 +94,7 @@ def check_imitated(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ..
         raise RecipeError(found[0])
     try:
         if recipe.demos.path is not None:
-            known = read_demonstrations((recipe.demos.path.expanduser(),))
+            known = read_demonstrations((recipe.demos.path.expanduser(),), recipe.tasks.task_folder)
             if not known.episodes:
                 told = ", ".join(f"{count} {reason}" for reason, count in known.left_out.items())
                 raise RecipeError(f"demos.path: no demonstration in {recipe.demos.path} can be imitated ({told})")

@@ -224,7 +224,8 @@ class ComponentSystem:
             yield pool
 
     async def _data_manager(self, file: Path, process: TaskProcess) -> int:
-        config, catalog = read_config(file), SuiteCatalog()
+        config = read_config(file)
+        catalog = SuiteCatalog(config.task_folder)
         store = TrajectoryStore.open(config.database, catalog.split_of, now=self.clock.time)
         manager = DataManager(store, open_images(config.images), catalog, config)
         app = create_app(manager, self.clock)

@@ -88,7 +88,7 @@ def load_imitated_rows(
         loaded.processor, int(loaded.model.config.image_token_id), settings.asked.spec(), own, settings.thoughts
     )
     try:
-        found = read_demonstrations(settings.folders)
+        found = read_demonstrations(settings.folders, settings.task_folder)
         written = tokenize_episodes(tokenizer, found.episodes, found.left_out)
     except DemonstrationsUnusableError as error:
         raise ConfigError(f"the imitation term has no demonstrations: {error}") from error

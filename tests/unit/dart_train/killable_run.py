@@ -171,7 +171,8 @@ class KillableRun:
         yield stopping
 
     async def data_manager(self, process: TaskProcess, spec: ComponentSpec) -> int:
-        config, catalog = read_config(Path(spec.argv[-1])), SuiteCatalog()
+        config = read_config(Path(spec.argv[-1]))
+        catalog = SuiteCatalog(config.task_folder)
         store = TrajectoryStore.open(config.database, catalog.split_of, now=self.clock.time)
         app = create_app(DataManager(store, open_images(config.images), catalog, config), self.clock)
         async with self.until_sigterm(process) as stopping, app.router.lifespan_context(app):

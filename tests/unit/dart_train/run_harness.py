@@ -163,7 +163,7 @@ class RunHarness:
         config = DataManagerConfig(
             database=self.paths.database, images=self.paths.images, socket=self.paths.data_socket
         )
-        catalog = SuiteCatalog()
+        catalog = SuiteCatalog(config.task_folder)
         store = TrajectoryStore.open(config.database, catalog.split_of)
         app = create_app(DataManager(store, open_images(config.images), catalog, config))
         async with app.router.lifespan_context(app):
