@@ -7,6 +7,7 @@
     │       └── ContextExceededError     its prompt and its longest answer do not fit into the model's context
     ├── WorkerError             one policy worker did not start, died, or answered nonsense
     │   └── WeightUpdateError   it could not take new weights; the old ones still serve, or it must be restarted
+    ├── ModelFaultError         a model that was asked during an exploration gave no usable answer; it costs one step
     └── StoreError              the data manager cannot be reached or refused
         ├── StoreRefusedError   it refused this one thing; repeating it is useless, other things may be taken
         └── StoreUnavailableError   its database or its disk is away; nothing was stored, the same may be tried again
@@ -70,6 +71,10 @@ class WorkerKilledError(WorkerError):
 
 class WeightUpdateError(WorkerError):
     """A policy worker could not take new weights."""
+
+
+class ModelFaultError(AgentError):
+    """A model that was asked during an exploration gave no answer, or none that can be used."""
 
 
 class StoreError(AgentError):
