@@ -171,17 +171,16 @@ def _of_tree(
             continue
         seen.add((element.role, box))
         x, y = _middle(box)
-        at = {"x": x, "y": y}
         kinds: dict[str, tuple[Action, ...]] = {}
         if element.role in MARKED_ROLES:
-            kinds["click"] = (Action(ActionType.CLICK, **at),)
+            kinds["click"] = (Action(ActionType.CLICK, x=x, y=y),)
         if element.role in TYPED_ROLES:
-            kinds["fill"] = (Action(ActionType.CLICK, **at), Action(ActionType.TYPE, text=settings.text))
+            kinds["fill"] = (Action(ActionType.CLICK, x=x, y=y), Action(ActionType.TYPE, text=settings.text))
         if element.role in OPENED_ROLES:
-            kinds["double_click"] = (Action(ActionType.DOUBLE_CLICK, **at),)
+            kinds["double_click"] = (Action(ActionType.DOUBLE_CLICK, x=x, y=y),)
         if element.role in SCROLLED_ROLES:
-            kinds["scroll_down"] = (Action(ActionType.SCROLL, **at, dy=-SCROLL_CLICKS),)
-            kinds["scroll_up"] = (Action(ActionType.SCROLL, **at, dy=SCROLL_CLICKS),)
+            kinds["scroll_down"] = (Action(ActionType.SCROLL, x=x, y=y, dy=-SCROLL_CLICKS),)
+            kinds["scroll_up"] = (Action(ActionType.SCROLL, x=x, y=y, dy=SCROLL_CLICKS),)
         for kind, actions in kinds.items():
             group = f"{kind}|{element.role}|{element.name.strip() or _place(box, view.resolution)}"
             yield CandidateAction(group, group, kind, actions, "tree", element.role, element.name.strip(), box)

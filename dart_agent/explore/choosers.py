@@ -132,7 +132,7 @@ class BreadthFirstChooser:
 
 
 class GreatestQChooser:
-    """Takes the greatest Q-value, and works where the greatest value of something untried is, discounted by the way there."""
+    """Takes the greatest Q-value of what is untried, and works where the greatest is, discounted by the way there."""
 
     def next_screen(self, context: PlaceContext) -> int:
         """The screen with the greatest gamma^cost x Q of something untried; the current one first, then the newest of equals."""
@@ -148,7 +148,19 @@ class GreatestQChooser:
         return best
 
     async def choose(self, context: ChoiceContext) -> Choice:
-        """The greatest Q(s, a)."""
-        values = {one.key: context.graph.q.value(context.screen_id, one.key) for one in context.candidates}
+        """The greatest Q(s, a) of something untried; where all was tried, of anything.
+
+        What is known to lead elsewhere has been weighed by `next_screen`, which has chosen to be here.
+        """
+        q = context.graph.q
+        values = {
+            one.key: q.value(context.screen_id, one.key)
+            for one in context.candidates
+            if not q.tries(context.screen_id, one.key)
+        } or {one.key: q.value(context.screen_id, one.key) for one in context.candidates}
         greatest = max(values.values())
-        return Choice(context.rng.choice([one for one in context.candidates if values[one.key] >= greatest - TIE]))
+        return Choice(
+            context.rng.choice(
+                [one for one in context.candidates if values.get(one.key, greatest - 1) >= greatest - TIE]
+            )
+        )

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image
 
 from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement
@@ -31,7 +31,7 @@ HASH_SIDE = 16
 HASH_BITS = HASH_SIDE * HASH_SIDE
 MAX_DISTANCE = 20
 """Bits of the perceptual hash that may differ within one screen."""
-BRIGHTER_LEVELS = 2.0
+BRIGHTER_LEVELS = 2
 PIXEL_LEVELS = 8
 """A pixel has changed when a channel differs by more than so many of 255 levels."""
 CHANGED_SHARE = 0.001
@@ -158,7 +158,8 @@ def perceptual_hash(image: RgbImage) -> int:
     Returns:
         `HASH_BITS` bits, the cell at the top left as the highest.
     """
-    cells = _average(image.mean(axis=2), HASH_SIDE, HASH_SIDE + 1)
+    grey = Image.fromarray(image).convert("L").resize((HASH_SIDE + 1, HASH_SIDE), Image.Resampling.BOX)
+    cells = np.asarray(grey, np.int16)
     bits = cells[:, 1:] - cells[:, :-1] >= BRIGHTER_LEVELS
     return int.from_bytes(np.packbits(bits.reshape(-1)).tobytes(), "big")
 
@@ -180,8 +181,9 @@ def has_changed(before: RgbImage, after: RgbImage) -> bool:
     """
     if before.shape != after.shape:
         return True
-    difference = np.abs(before.astype(np.int16) - after.astype(np.int16)).max(axis=2)
-    return bool((difference > PIXEL_LEVELS).mean() > CHANGED_SHARE)
+    differs = np.maximum(before, after) - np.minimum(before, after) > PIXEL_LEVELS
+    changed = differs[..., 0] | differs[..., 1] | differs[..., 2]
+    return bool(changed.mean() > CHANGED_SHARE)
 
 
 class ScreenIndex:
@@ -214,17 +216,3 @@ class ScreenIndex:
             return None
         distance, screen_id = min((hash_distance(known, identity.perceptual_hash), at) for at, known in alike)
         return screen_id if distance <= self._max_distance else None
-
-
-def _average(grey: NDArray[np.float64], rows: int, columns: int) -> NDArray[np.float64]:
-    """Means of the cells of an even grid; each pixel belongs to the cell that its index falls into."""
-    height, width = grey.shape
-    if height < rows or width < columns:
-        grey = np.repeat(np.repeat(grey, -(-rows // height), axis=0), -(-columns // width), axis=1)
-        height, width = grey.shape
-    tops = np.arange(rows) * height // rows
-    lefts = np.arange(columns) * width // columns
-    sums = np.add.reduceat(np.add.reduceat(grey, tops, axis=0), lefts, axis=1)
-    sizes = np.diff([*tops, height])[:, None] * np.diff([*lefts, width])[None]
-    means: NDArray[np.float64] = sums / sizes
-    return means

@@ -99,7 +99,7 @@ async def test_the_greatest_q_breaks_ties_by_its_seed_and_goes_to_what_is_untrie
     place = PlaceContext(graph, 1, {1: 0, 2: 1})
     assert chooser.next_screen(place) == 2
     assert chooser.next_screen(PlaceContext(graph, 1, {1: 0, 2: 1}, frozenset({(2, "d")}))) == 1
-    assert (await chooser.choose(context(graph, 1))).candidate.key == "c"
+    assert (await chooser.choose(context(graph, 1))).candidate.key == "c"  # all was tried; c leads to what was not
 
 
 async def test_breadth_first_goes_by_depth_and_chance_by_nothing() -> None:

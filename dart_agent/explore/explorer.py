@@ -1,0 +1,406 @@
+"""The loop of an exploration: choose a screen, get there, choose an action, do it, see, store.
+
+Role: `Explorer.run` explores with one desktop, or with several that share the graph. Rule: the store knows a step before the next one of
+the same desktop begins; every step has a number below the bound, and random numbers of its own, made from seed and number. A model that
+fails, stalls or answers nonsense, and a desktop that fails, cost one step, never the graph; after `max_faults` of them in a row the
+exploration ends in an error and can be resumed. Two desktops never try the same candidate of the same screen at once.
+
+Ways to a screen: its snapshot (costs no step), else known actions from here, or from the start after a restart, each of them a step. Who
+arrives elsewhere goes on from there.
+
+Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dart_agent.errors import AgentError, ModelFaultError
+from dart_agent.explore.candidates import CandidateAction, list_candidates
+from dart_agent.explore.choosers import ChoiceContext, Chooser, PlaceContext
+from dart_agent.explore.desktops import DesktopFaultError, ExplorableDesktop
+from dart_agent.explore.graph import START_SCREEN, KnownScreen
+from dart_agent.explore.screens import ScreenView, has_changed, identify
+from dart_agent.explore.settings import ExploreSettings
+from dart_agent.explore.store import ExploreStore, StoredStep
+from dart_agent.explore.values import StepOutcome
+
+HISTORY_STEPS = 8
+Report = Callable[[str], None]
+
+
+@dataclass
+class _Walker:
+    """A desktop on its way through the graph. screen_id None: the application was left, or it is not known where the desktop stands."""
+
+    number: int
+    desktop: ExplorableDesktop
+    screen_id: int | None = None
+    view: ScreenView | None = None
+    image_sha256: str = ""
+    arrived_by: str = "restart"
+    way: deque[tuple[str, int]] = field(default_factory=deque)
+    """Known actions that are still to be done to get where the chooser wants to be, with the screens that they lead to."""
+    trying: tuple[int, CandidateAction] | None = None
+    """Screen and candidate of an action that has begun and is not stored yet."""
+    history: deque[str] = field(default_factory=lambda: deque(maxlen=HISTORY_STEPS))
+
+
+class Explorer:
+    """An exploration that runs.
+
+    Args:
+        store: Where it is kept; it may hold steps already.
+        chooser: Who chooses.
+        settings: How it runs; None: as the store says.
+        report: Takes a line for each step.
+    """
+
+    def __init__(
+        self,
+        store: ExploreStore,
+        chooser: Chooser,
+        settings: ExploreSettings | None = None,
+        report: Report | None = None,
+    ) -> None:
+        self._store = store
+        self._chooser = chooser
+        self._settings = settings or store.settings
+        self._report = report or (lambda _line: None)
+        self.graph = store.load_graph()
+        self._last_step = store.last_step()
+        self._returned_steps: set[int] = set()
+        """Numbers below the last one that were given back."""
+        self._faults = 0
+        self._walking = False
+        """Whether desktops have begun to take steps."""
+        self._busy: set[tuple[int, str]] = set()
+        self._moved = asyncio.Event()
+        """Set, and replaced by a new one, when a desktop has finished what was busy."""
+
+    async def run(self, desktop: ExplorableDesktop) -> None:
+        """Explore until a bound is reached, or nothing is left to be tried.
+
+        Args:
+            desktop: The first desktop; it is not closed. The others are forks of it, which are.
+
+        Raises:
+            AgentError: Too many faults in a row, or the store failed. What was found until then is kept.
+        """
+        first = _Walker(0, desktop)
+        await desktop.restart()
+        await self._look(first)
+        if first.screen_id is None:
+            raise DesktopFaultError("the application shows nothing that can be explored at its start")
+        forks: Sequence[ExplorableDesktop] = ()
+        try:
+            if self._settings.desktops > 1:
+                forks = await desktop.fork(self._settings.desktops - 1)
+            self._walking = True
+            walkers = [first, *(_Walker(number, fork) for number, fork in enumerate(forks, 1))]
+            async with asyncio.TaskGroup() as group:
+                for walker in walkers:
+                    group.create_task(self._walk(walker))
+        except ExceptionGroup as errors:
+            raise _first(errors) from errors
+        finally:
+            await asyncio.gather(*(fork.aclose() for fork in forks), return_exceptions=True)
+
+    async def discard_snapshots(self, desktop: ExplorableDesktop) -> None:
+        """Delete all snapshots of screens; a later exploration walks back from the start, or takes new ones.
+
+        Args:
+            desktop: Any desktop of the exploration.
+        """
+        for screen in self.graph.screens.values():
+            if screen.snapshot is not None:
+                await desktop.discard(screen.snapshot)
+                self._note_snapshot(screen, None)
+
+    # One desktop.
+
+    async def _walk(self, walker: _Walker) -> None:
+        while (step := self._next_step()) is not None:
+            try:
+                if walker.screen_id is None:
+                    await self._restart(walker)
+                if not await self._step(walker, step):
+                    self._returned_steps.add(step)
+                    if not self._busy:
+                        return
+                    await self._moved.wait()
+            except ModelFaultError as fault:
+                self._note_fault(walker, step, "model_fault", fault)
+            except DesktopFaultError as fault:
+                self._note_fault(walker, step, "desktop_fault", fault)
+                walker.screen_id = None
+                walker.way.clear()
+
+    def _next_step(self) -> int | None:
+        """Number of the next step; None where a bound is reached."""
+        if len(self.graph.screens) >= self._settings.max_screens:
+            return None
+        if self._returned_steps:
+            step = min(self._returned_steps)
+            self._returned_steps.discard(step)
+            return step
+        if self._last_step >= self._settings.max_steps:
+            return None
+        self._last_step += 1
+        return self._last_step
+
+    async def _step(self, walker: _Walker, step: int) -> bool:
+        """Do one step; False where nothing is left to be tried now, and nothing was done."""
+        rng = random.Random(f"{self._settings.seed}/{step}")
+        kind = "replay"
+        reason = ""
+        if not walker.way and not await self._go_on(walker, rng):
+            return False
+        assert walker.screen_id is not None
+        if walker.way:
+            key, expected = walker.way.popleft()
+            candidate = self._shown(walker).get(key)
+            if candidate is None:
+                walker.way.clear()
+        else:
+            candidate, expected = None, None
+        place = walker.screen_id
+        if candidate is None:
+            kind = "explore"
+            choice = await self._choose(walker, step, rng)
+            if choice is None:
+                return False
+            candidate, reason = choice
+        self._busy.add((place, candidate.key))
+        walker.trying = (place, candidate)
+        try:
+            await self._perform(walker, step, kind, candidate, reason)
+        finally:
+            self._busy.discard((place, candidate.key))
+            self._moved.set()
+            self._moved = asyncio.Event()
+        if kind == "replay" and walker.screen_id != expected:
+            walker.way.clear()
+        self._faults = 0
+        return True
+
+    async def _choose(self, walker: _Walker, step: int, rng: random.Random) -> tuple[CandidateAction, str] | None:
+        assert walker.screen_id is not None
+        assert walker.view is not None
+        free = [one for one in self._shown(walker).values() if (walker.screen_id, one.key) not in self._busy]
+        if not free:
+            return None
+        context = ChoiceContext(self.graph, walker.screen_id, walker.view, free, rng, step, list(walker.history))
+        choice = await self._chooser.choose(context)
+        return choice.candidate, choice.reason
+
+    async def _go_on(self, walker: _Walker, rng: random.Random) -> bool:
+        """Bring the desktop to the screen that the chooser wants, or set its way there; False where nothing is left to be tried."""
+        while True:
+            assert walker.screen_id is not None
+            costs = self._costs(walker.screen_id)
+            context = PlaceContext(self.graph, walker.screen_id, costs, frozenset(self._busy), rng)
+            if not any(context.untried(screen_id) for screen_id in costs):
+                return False
+            wanted = self._chooser.next_screen(context)
+            if wanted == walker.screen_id:
+                return True
+            screen = self.graph.screens[wanted]
+            if screen.snapshot is not None and self._settings.snapshots:
+                await self._restore(walker, screen)
+                continue  # look again: the snapshot may be gone, or another desktop may have been faster
+            here = self.graph.path(walker.screen_id, wanted)
+            start = self.graph.path(START_SCREEN, wanted)
+            if start is not None and (here is None or len(start) < len(here)):
+                await self._restart(walker)
+                here = self.graph.path(walker.screen_id, wanted) if walker.screen_id is not None else None
+            walker.way = deque(here or ())
+            return True
+
+    def _costs(self, screen_id: int) -> dict[int, int]:
+        """By screen that can be reached: how many steps the way there takes."""
+        costs = dict(self.graph.distances(START_SCREEN))
+        for reached, steps in self.graph.distances(screen_id).items():
+            costs[reached] = min(steps, costs.get(reached, steps))
+        if self._settings.snapshots:
+            costs |= {one.screen_id: 0 for one in self.graph.screens.values() if one.snapshot is not None}
+        return costs
+
+    def _shown(self, walker: _Walker) -> dict[str, CandidateAction]:
+        """What the desktop shows now that can be done, by key, where it is now."""
+        assert walker.view is not None
+        return {one.key: one for one in list_candidates(walker.view, self._settings.candidates)}
+
+    # Actions, and what they lead to.
+
+    async def _perform(self, walker: _Walker, step: int, kind: str, candidate: CandidateAction, reason: str) -> None:
+        before_screen, before, before_sha256 = walker.screen_id, walker.view, walker.image_sha256
+        assert before_screen is not None
+        assert before is not None
+        arrived_by = walker.arrived_by
+        await walker.desktop.perform(candidate.actions)
+        view = await walker.desktop.observe()
+        walker.view, walker.arrived_by = view, "stay"
+        walker.image_sha256 = await asyncio.to_thread(self._store.add_image, view.image)
+        left = not self._belongs(view)
+        new: KnownScreen | None = None
+        added: tuple[int, Sequence[CandidateAction]] | None = None
+        if left:
+            to_screen, outcome = None, StepOutcome.LEFT
+        else:
+            to_screen, new, added = self._find(view, self.graph.screens[before_screen].depth + 1)
+            if new is not None:
+                outcome = StepOutcome.NEW_SCREEN
+            elif to_screen == before_screen:
+                outcome = StepOutcome.KNOWN_EDGE if has_changed(before.image, view.image) else StepOutcome.NO_CHANGE
+            else:
+                known = self.graph.is_edge(before_screen, candidate.key, to_screen)
+                outcome = StepOutcome.KNOWN_EDGE if known else StepOutcome.NEW_EDGE
+        stored = StoredStep(
+            step=step,
+            desktop=walker.number,
+            kind=kind,
+            arrived_by=arrived_by,
+            from_screen=before_screen,
+            to_screen=to_screen,
+            candidate=candidate,
+            outcome=outcome,
+            before_sha256=before_sha256,
+            after_sha256=walker.image_sha256,
+            reason=reason,
+        )
+        self._store.add_step(stored, screen=new, view=view, image_sha256=walker.image_sha256, candidates=added)
+        walker.trying = None
+        self.graph.record(before_screen, candidate.key, outcome, to_screen)
+        walker.screen_id = to_screen
+        line = f"{candidate.describe()} on screen {before_screen}: {outcome.value.replace('_', ' ')}"
+        walker.history.append(f"- {line}")
+        self._report(f"{step:5d}  {line}{'' if to_screen is None else f', screen {to_screen}'}")
+        if new is not None:
+            await self._save(walker, new)
+
+    def _find(
+        self, view: ScreenView, depth: int
+    ) -> tuple[int, KnownScreen | None, tuple[int, Sequence[CandidateAction]] | None]:
+        """The screen that a view is; the screen once more where it is new, else what it has not shown before."""
+        identity = identify(view)
+        seen = list_candidates(view, self._settings.candidates)
+        known = self.graph.find(identity)
+        if known is None:
+            new = KnownScreen(len(self.graph.screens) + 1, identity, depth, {one.key: one for one in seen})
+            self.graph.add_screen(new)
+            return new.screen_id, new, None
+        added = self.graph.add_candidates(known, seen)
+        return known, None, (known, added) if added else None
+
+    def _belongs(self, view: ScreenView) -> bool:
+        """Whether the application that is explored is in front."""
+        start = self.graph.screens.get(START_SCREEN)
+        return start is None or view.application in (start.identity.application, *self._settings.applications)
+
+    async def _look(self, walker: _Walker, arrived_by: str = "restart") -> None:
+        """See where a desktop stands, without a step; what it shows for the first time counts as found by the next step."""
+        found_step = self._last_step if self._walking else self._last_step + 1 if self.graph.screens else 0
+        walker.view = await walker.desktop.observe()
+        walker.arrived_by = arrived_by
+        walker.screen_id = None
+        walker.way.clear()
+        if not self._belongs(walker.view):
+            return
+        walker.image_sha256 = await asyncio.to_thread(self._store.add_image, walker.view.image)
+        walker.screen_id, new, added = self._find(walker.view, 0)
+        if new is not None or added is not None:
+            self._store.add_step(
+                None,
+                screen=new,
+                view=walker.view,
+                image_sha256=walker.image_sha256,
+                candidates=added,
+                found_step=found_step,
+            )
+        if new is not None:
+            await self._save(walker, new)
+
+    async def _restart(self, walker: _Walker) -> None:
+        await walker.desktop.restart()
+        await self._look(walker)
+        if walker.screen_id is None:
+            raise DesktopFaultError("the application is not in front after a restart")
+
+    # Snapshots.
+
+    async def _save(self, walker: _Walker, screen: KnownScreen) -> None:
+        """Take a snapshot of a screen that the desktop shows, where there is room or one that is worth less."""
+        if not self._settings.snapshots:
+            return
+        saved = [one for one in self.graph.screens.values() if one.snapshot is not None]
+        try:
+            if len(saved) >= self._settings.max_snapshots:
+                least = min(saved, key=lambda one: (self._worth(one), one.screen_id))
+                assert least.snapshot is not None
+                await walker.desktop.discard(least.snapshot)
+                self._note_snapshot(least, None)
+            self._note_snapshot(screen, await walker.desktop.save())
+        except DesktopFaultError as fault:
+            self._report(f"       no snapshot of screen {screen.screen_id}: {fault}")
+
+    def _worth(self, screen: KnownScreen) -> float:
+        """What a snapshot of a screen is worth: the greatest value of something untried there."""
+        best = self.graph.q.best_untried(screen.screen_id)
+        return -float("inf") if best is None else best
+
+    async def _restore(self, walker: _Walker, screen: KnownScreen) -> None:
+        """Go to a screen by its snapshot; a snapshot that fails, or shows something else, is forgotten."""
+        assert screen.snapshot is not None
+        try:
+            await walker.desktop.restore(screen.snapshot)
+        except DesktopFaultError as fault:
+            self._report(f"       the snapshot of screen {screen.screen_id} is gone: {fault}")
+            self._note_snapshot(screen, None)
+            await self._restart(walker)
+            return
+        await self._look(walker, "snapshot")
+        if walker.screen_id != screen.screen_id:
+            self._note_snapshot(screen, None)
+            if walker.screen_id is None:
+                await self._restart(walker)
+
+    def _note_snapshot(self, screen: KnownScreen, snapshot: str | None) -> None:
+        screen.snapshot = snapshot
+        self._store.set_snapshot(screen.screen_id, snapshot)
+
+    def _note_fault(self, walker: _Walker, step: int, kind: str, fault: AgentError) -> None:
+        """A fault costs its step; too many in a row end the exploration. An action that has begun is the one that failed."""
+        tried, walker.trying = walker.trying, None
+        self._store.add_step(
+            StoredStep(
+                step=step,
+                desktop=walker.number,
+                kind=kind,
+                arrived_by=walker.arrived_by,
+                from_screen=walker.screen_id if tried is None else tried[0],
+                candidate=None if tried is None else tried[1],
+                outcome=None if tried is None else StepOutcome.ERROR,
+                cause=str(fault),
+            )
+        )
+        if tried is not None:
+            self.graph.record(tried[0], tried[1].key, StepOutcome.ERROR, None)
+        self._report(f"{step:5d}  {kind.replace('_', ' ')}: {fault}")
+        self._faults += 1
+        if self._faults >= self._settings.max_faults:
+            raise AgentError(
+                f"the exploration ended after {self._faults} faults in a row, the last of them: {fault}. What was found is kept: resume it "
+                "when the cause is gone"
+            )
+
+
+def _first(errors: ExceptionGroup[Exception]) -> Exception:
+    found: Exception = errors
+    while isinstance(found, ExceptionGroup):
+        found = found.exceptions[0]
+    return found

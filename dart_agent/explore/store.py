@@ -1,0 +1,381 @@
+"""The store of an exploration: a folder with a SQL database and the screenshots.
+
+Role: `ExploreStore` creates, reads and extends an exploration. Rule: what a step found is one transaction, and its images are complete
+files before it, so that a process that was killed leaves the graph as it was after the last step. The database is SQLite in the folder,
+or any other by its URL; one process writes at a time. Non-goals: what the graph means (`dart_agent.explore.graph`).
+
+    OUT/explore.sqlite    the tables of `dart_agent.explore.tables`
+    OUT/images/SHA256.png screenshots before and after steps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import ValidationError
+from sqlalchemy import create_engine, event, func, insert, inspect, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from dart_agent.errors import ConfigError, StoreError
+from dart_agent.explore.candidates import CandidateAction
+from dart_agent.explore.graph import ExplorationGraph, KnownScreen
+from dart_agent.explore.screens import ScreenIdentity, ScreenView
+from dart_agent.explore.settings import ExploreSettings
+from dart_agent.explore.tables import (
+    CandidateTable,
+    ExplorationTable,
+    ExploreBase,
+    ExploreStepTable,
+    ScreenTable,
+)
+from dart_agent.explore.values import StepOutcome
+from dart_agent.grounding.samples import read_image
+from dart_agent.strict_model import format_validation_error
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.observations.annotated_screens import write_screenshot
+from dart_envs.types import RgbImage
+from dart_server.wire import A11yElement, Clock
+
+DATABASE_FILE, IMAGES = "explore.sqlite", "images"
+LAYOUT = 1
+BUSY_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A step, as `ExploreStepTable` describes it."""
+
+    step: int
+    desktop: int
+    kind: str
+    arrived_by: str
+    from_screen: int | None = None
+    to_screen: int | None = None
+    candidate: CandidateAction | None = None
+    outcome: StepOutcome | None = None
+    before_sha256: str | None = None
+    after_sha256: str | None = None
+    reason: str = ""
+    cause: str | None = None
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredScreen:
+    """A screen, as `ScreenTable` describes it."""
+
+    known: KnownScreen
+    window: str
+    image_sha256: str
+    resolution: tuple[int, int]
+    elements: tuple[A11yElement, ...]
+    found_step: int
+
+
+class ExploreStore:
+    """An open exploration; `with` closes it.
+
+    Args:
+        out: Its folder.
+        url: URL of the database; None: SQLite in the folder.
+        clock: Tells when steps were stored.
+    """
+
+    def __init__(self, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.out = out
+        self._clock = clock
+        self._engine = create_engine(url or f"sqlite:///{out / DATABASE_FILE}")
+        if self._engine.dialect.name == "sqlite":
+            event.listen(self._engine, "connect", _set_pragmas)
+
+    @classmethod
+    def create(
+        cls, out: Path, settings: ExploreSettings, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> ExploreStore:
+        """Begin an exploration.
+
+        Args:
+            out: Its folder.
+            settings: How it runs.
+            url: URL of the database; None: SQLite in the folder.
+            clock: Tells when steps were stored.
+
+        Returns:
+            The empty store.
+
+        Raises:
+            ConfigError: There is one already, or the database cannot be made.
+        """
+        (out / IMAGES).mkdir(parents=True, exist_ok=True)
+        store = cls(out, url, clock=clock)
+        with store._errors():
+            if inspect(store._engine).has_table(ExplorationTable.__tablename__):
+                store.close()
+                raise ConfigError(f"{out} holds an exploration already: resume it, or give another folder")
+            ExploreBase.metadata.create_all(store._engine)
+            with Session(store._engine) as session, session.begin():
+                session.add(
+                    ExplorationTable(
+                        exploration_id=1,
+                        layout=LAYOUT,
+                        settings=settings.model_dump(mode="json"),
+                        created_s=clock.time(),
+                    )
+                )
+        return store
+
+    @classmethod
+    def open(cls, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> ExploreStore:
+        """Open an exploration that exists.
+
+        Args:
+            out: Its folder.
+            url: As at its beginning.
+            clock: Tells when steps were stored.
+
+        Returns:
+            The store.
+
+        Raises:
+            ConfigError: There is none, or it was made by another version.
+        """
+        if url is None and not (out / DATABASE_FILE).is_file():
+            raise ConfigError(f"there is no exploration in {out}: start one with `dart-agent explore start`")
+        store = cls(out, url, clock=clock)
+        with store._errors(), Session(store._engine) as session:
+            layout = session.scalar(select(ExplorationTable.layout))
+        if layout != LAYOUT:
+            store.close()
+            raise ConfigError(
+                f"the exploration in {out} was made by another version: start a new one in another folder"
+            )
+        return store
+
+    @property
+    def settings(self) -> ExploreSettings:
+        """How it runs."""
+        with self._errors(), Session(self._engine) as session:
+            record = session.scalars(select(ExplorationTable.settings)).one()
+        try:
+            return ExploreSettings.model_validate(record)
+        except ValidationError as error:
+            raise ConfigError(f"the settings in {self.out}: {format_validation_error(error)}") from None
+
+    def change_settings(self, settings: ExploreSettings) -> None:
+        """Keep other settings from now on."""
+        with self._write() as session:
+            session.execute(update(ExplorationTable).values(settings=settings.model_dump(mode="json")))
+
+    def load_graph(self) -> ExplorationGraph:
+        """Build the graph again, with the Q-values that it had.
+
+        Returns:
+            The graph.
+        """
+        settings = self.settings
+        graph = ExplorationGraph(settings.values, settings.max_distance)
+        found = self._found_by_step()
+        steps = {step.step: step for step in self.steps()}
+        for number in sorted({*found, *steps}):
+            for known, candidates in found.get(number, ()):
+                if known.screen_id not in graph.screens:
+                    graph.add_screen(known)
+                graph.add_candidates(known.screen_id, candidates)
+            step = steps.get(number)
+            if (
+                step is not None
+                and step.from_screen is not None
+                and step.candidate is not None
+                and step.outcome is not None
+            ):
+                graph.record(step.from_screen, step.candidate.key, step.outcome, step.to_screen)
+        return graph
+
+    def _found_by_step(self) -> dict[int, list[tuple[KnownScreen, list[CandidateAction]]]]:
+        """By step: the screens of which something was found then, still without candidates, and what was found."""
+        found: dict[int, list[tuple[KnownScreen, list[CandidateAction]]]] = {}
+        with self._errors(), Session(self._engine) as session:
+            bare = {row.screen_id: _to_screen(row, {}).known for row in session.scalars(select(ScreenTable))}
+            seen: dict[tuple[int, int], list[CandidateAction]] = {}
+            for row in session.scalars(select(ScreenTable).order_by(ScreenTable.screen_id)):
+                seen[row.found_step, row.screen_id] = []
+            for one in session.scalars(select(CandidateTable).order_by(CandidateTable.seq)):
+                seen.setdefault((one.found_step, one.screen_id), []).append(CandidateAction.from_dict(one.record))
+        for (step, screen_id), candidates in seen.items():
+            found.setdefault(step, []).append((bare[screen_id], candidates))
+        return found
+
+    def screens(self) -> list[StoredScreen]:
+        """All screens with their candidates, the oldest first."""
+        with self._errors(), Session(self._engine) as session:
+            rows = session.scalars(select(ScreenTable).order_by(ScreenTable.screen_id)).all()
+            candidates: dict[int, dict[str, CandidateAction]] = {row.screen_id: {} for row in rows}
+            for one in session.scalars(select(CandidateTable).order_by(CandidateTable.seq)):
+                candidates[one.screen_id][one.key] = CandidateAction.from_dict(one.record)
+            return [_to_screen(row, candidates[row.screen_id]) for row in rows]
+
+    def steps(self) -> list[StoredStep]:
+        """All steps, the oldest first."""
+        with self._errors(), Session(self._engine) as session:
+            return [_to_step(row) for row in session.scalars(select(ExploreStepTable).order_by(ExploreStepTable.step))]
+
+    def last_step(self) -> int:
+        """Number of the newest step; 0 before the first."""
+        with self._errors(), Session(self._engine) as session:
+            return session.scalar(select(func.max(ExploreStepTable.step))) or 0
+
+    def add_image(self, image: RgbImage) -> str:
+        """Keep a screenshot.
+
+        Args:
+            image: uint8 `[H, W, 3]`.
+
+        Returns:
+            Its SHA-256.
+        """
+        return write_screenshot(self.out / IMAGES, image)
+
+    def image_path(self, sha256: str) -> Path:
+        """Where a screenshot lies."""
+        return self.out / IMAGES / f"{sha256}.png"
+
+    def read_image(self, sha256: str) -> RgbImage:
+        """A screenshot, uint8 `[H, W, 3]`."""
+        return read_image(self.image_path(sha256))
+
+    def add_step(
+        self,
+        step: StoredStep | None,
+        *,
+        screen: KnownScreen | None = None,
+        view: ScreenView | None = None,
+        image_sha256: str = "",
+        candidates: tuple[int, Sequence[CandidateAction]] | None = None,
+        found_step: int = 0,
+    ) -> None:
+        """Keep a step and all that it found, or nothing of it.
+
+        Args:
+            step: The step; None for the first screen, which no step led to.
+            screen: A new screen.
+            view: Its view.
+            image_sha256: Its screenshot.
+            candidates: New candidates of a known screen.
+            found_step: The step that found them, where `step` is None.
+        """
+        now_s = self._clock.time()
+        found_step = found_step if step is None else step.step
+        with self._write() as session:
+            if screen is not None and view is not None:
+                session.add(_screen_row(screen, view, image_sha256, found_step))
+                session.flush()
+                candidates = (screen.screen_id, list(screen.candidates.values()))
+            if candidates is not None and candidates[1]:
+                place = {"screen_id": candidates[0], "found_step": found_step}
+                rows = [{**place, "key": one.key, "record": one.to_dict()} for one in candidates[1]]
+                session.execute(insert(CandidateTable), rows)
+            if step is not None:
+                session.add(_step_row(step, now_s))
+
+    def set_snapshot(self, screen_id: int, snapshot: str | None) -> None:
+        """Note the snapshot of a screen, or that it is gone."""
+        with self._write() as session:
+            session.execute(update(ScreenTable).where(ScreenTable.screen_id == screen_id).values(snapshot=snapshot))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[Session]:
+        with self._errors(), Session(self._engine) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the database says as one sentence, without parameters."""
+        try:
+            yield
+        except DBAPIError as error:
+            said = next(iter(str(error.orig).splitlines()), type(error.orig).__name__)
+            raise StoreError(f"the database of the exploration in {self.out} cannot be used: {said}") from error
+
+
+def _set_pragmas(connection: Any, _record: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _screen_row(screen: KnownScreen, view: ScreenView, image_sha256: str, found_step: int) -> ScreenTable:
+    return ScreenTable(
+        screen_id=screen.screen_id,
+        application=screen.identity.application,
+        window=view.window,
+        shape_hash=screen.identity.shape_hash,
+        perceptual_hash=f"{screen.identity.perceptual_hash:064x}",
+        image_sha256=image_sha256,
+        width=view.resolution[0],
+        height=view.resolution[1],
+        elements=[element.model_dump(mode="json") for element in view.elements],
+        depth=screen.depth,
+        found_step=found_step,
+        snapshot=screen.snapshot,
+    )
+
+
+def _to_screen(row: ScreenTable, candidates: dict[str, CandidateAction]) -> StoredScreen:
+    identity = ScreenIdentity(row.application, row.shape_hash, int(row.perceptual_hash, 16))
+    known = KnownScreen(row.screen_id, identity, row.depth, candidates, row.snapshot)
+    elements = tuple(A11yElement.model_validate(record) for record in row.elements)
+    return StoredScreen(known, row.window, row.image_sha256, (row.width, row.height), elements, row.found_step)
+
+
+def _step_row(step: StoredStep, at_s: float) -> ExploreStepTable:
+    return ExploreStepTable(
+        step=step.step,
+        desktop=step.desktop,
+        kind=step.kind,
+        from_screen=step.from_screen,
+        to_screen=step.to_screen,
+        key=None if step.candidate is None else step.candidate.key,
+        candidate=None if step.candidate is None else step.candidate.to_dict(),
+        outcome=None if step.outcome is None else step.outcome.value,
+        before_sha256=step.before_sha256,
+        after_sha256=step.after_sha256,
+        arrived_by=step.arrived_by,
+        reason=step.reason,
+        cause=step.cause,
+        at_s=at_s,
+    )
+
+
+def _to_step(row: ExploreStepTable) -> StoredStep:
+    return StoredStep(
+        step=row.step,
+        desktop=row.desktop,
+        kind=row.kind,
+        arrived_by=row.arrived_by,
+        from_screen=row.from_screen,
+        to_screen=row.to_screen,
+        candidate=None if row.candidate is None else CandidateAction.from_dict(row.candidate),
+        outcome=None if row.outcome is None else StepOutcome(row.outcome),
+        before_sha256=row.before_sha256,
+        after_sha256=row.after_sha256,
+        reason=row.reason,
+        cause=row.cause,
+        at_s=row.at_s,
+    )

@@ -1,0 +1,86 @@
+"""Tables of an exploration (SQLAlchemy 2): its settings, its screens, their candidates, and every step.
+
+Rule: screens, candidates and steps are only added; a screen's snapshot comes and goes. Images are files beside the database, by their
+SHA-256 (`dart_envs.hashing`). Non-goals: queries (`dart_agent.explore.store`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class ExploreBase(DeclarativeBase):
+    """Registry of the tables."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON}  # noqa: RUF012 - SQLAlchemy reads this class attribute
+
+
+class ExplorationTable(ExploreBase):
+    """The one exploration of the database. `layout` is the number of the tables' layout."""
+
+    __tablename__ = "exploration"
+    exploration_id: Mapped[int] = mapped_column(primary_key=True)
+    layout: Mapped[int]
+    settings: Mapped[dict[str, Any]]
+    created_s: Mapped[float]
+
+
+class ScreenTable(ExploreBase):
+    """A node, as it was first seen. `elements` are those of the accessibility tree; `perceptual_hash` is hexadecimal."""
+
+    __tablename__ = "screens"
+    screen_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    application: Mapped[str]
+    window: Mapped[str]
+    shape_hash: Mapped[str]
+    perceptual_hash: Mapped[str]
+    image_sha256: Mapped[str]
+    width: Mapped[int]
+    height: Mapped[int]
+    elements: Mapped[list[Any]]
+    depth: Mapped[int]
+    found_step: Mapped[int]
+    snapshot: Mapped[str | None]
+
+
+class CandidateTable(ExploreBase):
+    """Something that can be done on a screen; `record` is the JSON form of a `CandidateAction`.
+
+    `found_step` is the step that it was first seen before the end of.
+    """
+
+    __tablename__ = "candidates"
+    seq: Mapped[int] = mapped_column(primary_key=True)
+    screen_id: Mapped[int] = mapped_column(ForeignKey("screens.screen_id"), index=True)
+    key: Mapped[str]
+    found_step: Mapped[int]
+    record: Mapped[dict[str, Any]]
+    __table_args__ = (UniqueConstraint("screen_id", "key"),)
+
+
+class ExploreStepTable(ExploreBase):
+    """A step: an action with its screens before and after, or a fault that cost one.
+
+    `kind` is explore (the chooser's action), replay (an action on the way back), model_fault or desktop_fault. `arrived_by` says how the
+    desktop came to the screen of a step: stay, snapshot, replay or restart. `candidate` is the JSON form of what was done where it was
+    done, `outcome` a `StepOutcome`, `cause` of a fault its sentence.
+    """
+
+    __tablename__ = "steps"
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    desktop: Mapped[int]
+    kind: Mapped[str]
+    from_screen: Mapped[int | None] = mapped_column(ForeignKey("screens.screen_id"), index=True)
+    to_screen: Mapped[int | None] = mapped_column(ForeignKey("screens.screen_id"), index=True)
+    key: Mapped[str | None]
+    candidate: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    outcome: Mapped[str | None]
+    before_sha256: Mapped[str | None]
+    after_sha256: Mapped[str | None]
+    arrived_by: Mapped[str]
+    reason: Mapped[str]
+    cause: Mapped[str | None]
+    at_s: Mapped[float]
