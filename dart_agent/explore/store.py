@@ -172,6 +172,23 @@ class ExploreStore:
         with self._write() as session:
             session.execute(update(ExplorationTable).values(settings=settings.model_dump(mode="json")))
 
+    @property
+    def created_s(self) -> float:
+        """When it began, in seconds since 1970-01-01 UTC."""
+        with self._errors(), Session(self._engine) as session:
+            return session.scalars(select(ExplorationTable.created_s)).one()
+
+    @property
+    def root_snapshot(self) -> str | None:
+        """Snapshot of the started application."""
+        with self._errors(), Session(self._engine) as session:
+            return session.scalars(select(ExplorationTable.root_snapshot)).one()
+
+    def set_root_snapshot(self, snapshot: str | None) -> None:
+        """Note the snapshot of the started application, or that it is gone."""
+        with self._write() as session:
+            session.execute(update(ExplorationTable).values(root_snapshot=snapshot))
+
     def load_graph(self) -> ExplorationGraph:
         """Build the graph again, with the Q-values that it had.
 

@@ -19,13 +19,17 @@ class ExploreBase(DeclarativeBase):
 
 
 class ExplorationTable(ExploreBase):
-    """The one exploration of the database. `layout` is the number of the tables' layout."""
+    """The one exploration of the database. `layout` is the number of the tables' layout.
+
+    `root_snapshot` is the snapshot of the started application, where desktops can be saved.
+    """
 
     __tablename__ = "exploration"
     exploration_id: Mapped[int] = mapped_column(primary_key=True)
     layout: Mapped[int]
     settings: Mapped[dict[str, Any]]
     created_s: Mapped[float]
+    root_snapshot: Mapped[str | None]
 
 
 class ScreenTable(ExploreBase):

@@ -1,0 +1,197 @@
+"""A leased desktop that is explored: its windows, tree and screenshots, with the farm's live snapshots and forks.
+
+Role: `FarmDesktop` is an `ExplorableDesktop` on a lease. Rule: the application is started once; that state is the root snapshot, to which
+`restart` goes back. A lease that is lost, or whose desktop died, is replaced by a copy of the root; where that is gone, too, the
+application is started anew. Errors of the farm and of the desktop are `DesktopFaultError`. The application in front is the class of the
+active window. Non-goals: which desktops a farm has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dart_agent.explore.desktops import DesktopFaultError
+from dart_agent.explore.screens import ScreenView
+from dart_envs.actions import to_input_events
+from dart_envs.errors import DartEnvError
+from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.lease import AsyncLease
+from dart_envs.setup.windows import wait_started, window_ids
+from dart_envs.types import Action
+from dart_server.wire import DesktopShape, SettleSpec
+from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
+
+log = logging.getLogger(__name__)
+
+SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
+START_SETTLE = SettleSpec(quiet_ms=1_000, cap_ms=15_000)
+START_TIMEOUT_S = 60.0
+FORK_WAIT_S = 120.0
+WINDOWS_LIMIT = JsonLimit(1024**2, depth=6, values=50_000)
+_WINDOWS = TypeAdapter(list[dict[str, Any]])
+NoteRoot = Callable[[str], None]
+
+
+class FarmDesktop:
+    """A desktop of a farm. Make the first one with `start`.
+
+    Args:
+        farm: The farm.
+        lease: The desktop.
+        app: The command that starts the application.
+        root: Id of the snapshot of the started application; None: not taken yet.
+        note_root: Takes the id of a new root.
+    """
+
+    def __init__(
+        self, farm: AsyncFarmClient, lease: AsyncLease, app: str, root: str | None, note_root: NoteRoot | None = None
+    ) -> None:
+        self._farm = farm
+        self._lease = lease
+        self._app = app
+        self._root = root
+        self._note_root = note_root or (lambda _root: None)
+
+    @classmethod
+    async def start(
+        cls,
+        farm: AsyncFarmClient,
+        app: str,
+        shape: DesktopShape | None = None,
+        *,
+        root: str | None = None,
+        note_root: NoteRoot | None = None,
+    ) -> FarmDesktop:
+        """Lease a desktop with the application started.
+
+        Args:
+            farm: The farm.
+            app: The command that starts the application.
+            shape: Image, resolution and font size; None is the default shape.
+            root: Root snapshot of an earlier exploration; where it is gone, the application is started.
+            note_root: Takes the id of a new root.
+
+        Returns:
+            The desktop.
+
+        Raises:
+            DesktopFaultError: There is no desktop, or the application shows no window.
+        """
+        lease = None
+        if root is not None:
+            with contextlib.suppress(DartEnvError):
+                lease = await farm.lease(shape, snapshot_id=root)
+        if lease is None:
+            root = None
+            async with _faults():
+                lease = await farm.lease(shape)
+        desktop = cls(farm, lease, app, root, note_root)
+        if root is None:
+            await desktop._launch()
+        return desktop
+
+    async def observe(self) -> ScreenView:
+        """As `ExplorableDesktop`."""
+        async with _faults():
+            frame = await self._lease.step([], SETTLE)
+            elements = await self._lease.a11y()
+            application, window = await self._active_window()
+        return ScreenView(frame.image, tuple(elements), application, window)
+
+    async def perform(self, actions: Sequence[Action]) -> None:
+        """As `ExplorableDesktop`."""
+        async with _faults():
+            for action in actions:
+                await self._lease.step(to_input_events(action, self._lease.resolution), SETTLE)
+
+    async def restart(self) -> None:
+        """As `ExplorableDesktop`."""
+        if self._root is not None and not self._lease.lost:
+            try:
+                await self._lease.restore(self._root)
+                return
+            except DartEnvError as error:
+                log.warning("The desktop is replaced, because its root did not restore: %s", error)
+        shape, lost = self._lease.shape, self._lease
+        async with _faults():
+            await lost.aclose()
+            try:
+                self._lease = await self._farm.lease(shape, snapshot_id=self._root)
+            except DartEnvError:
+                if self._root is None:
+                    raise
+                self._root = None
+                self._lease = await self._farm.lease(shape)
+        if self._root is None:
+            await self._launch()
+
+    async def save(self) -> str:
+        """As `ExplorableDesktop`."""
+        async with _faults():
+            return (await self._lease.snapshot(description=f"explored: {self._app}"[:200])).snapshot_id
+
+    async def restore(self, snapshot: str) -> None:
+        """As `ExplorableDesktop`."""
+        async with _faults():
+            await self._lease.restore(snapshot)
+
+    async def discard(self, snapshot: str) -> None:
+        """As `ExplorableDesktop`."""
+        async with _faults():
+            await self._farm.delete_snapshot(snapshot)
+
+    async def discard_root(self) -> None:
+        """Delete the root snapshot; a later exploration starts the application anew."""
+        root, self._root = self._root, None
+        if root is not None:
+            await self.discard(root)
+
+    async def fork(self, count: int) -> list[FarmDesktop]:
+        """As `ExplorableDesktop`."""
+        async with _faults():
+            fork = await self._lease.fork(count, wait_s=FORK_WAIT_S)
+        return [FarmDesktop(self._farm, lease, self._app, self._root) for lease in fork.leases]
+
+    async def aclose(self) -> None:
+        """As `ExplorableDesktop`."""
+        await self._lease.aclose()
+
+    async def _launch(self) -> None:
+        """Start the application, wait until its window has been painted, and make that the root."""
+        async with _faults():
+            before = await window_ids(self._lease)
+            reply = await self._lease.exec(shlex.split(self._app), detach=True)
+            if reply.returncode not in (None, 0):
+                raise DesktopFaultError(f"{self._app!r} could not be started: {reply.stderr.strip()[:200]}")
+            if not await wait_started(self._lease, before, 1, START_TIMEOUT_S):
+                raise DesktopFaultError(f"{self._app!r} showed no window within {START_TIMEOUT_S:g} s")
+            await self._lease.step([], START_SETTLE)
+        self._root = await self.save()
+        self._note_root(self._root)
+
+    async def _active_window(self) -> tuple[str, str]:
+        """Class and title of the active window; "" for both without one."""
+        reply = await self._lease.guest("GET", "/v1/windows")
+        try:
+            windows = _WINDOWS.validate_python(parse_object(reply.content, WINDOWS_LIMIT).get("windows"))
+        except (MalformedAnswer, ValidationError) as error:
+            raise DesktopFaultError(f"the list of windows cannot be read: {error}") from error
+        for window in windows:
+            if window.get("active"):
+                return str(window.get("class") or ""), str(window.get("title") or "")
+        return "", ""
+
+
+@contextlib.asynccontextmanager
+async def _faults() -> AsyncIterator[None]:
+    """Errors of farm and desktop as the explorer's own."""
+    try:
+        yield
+    except DartEnvError as error:
+        raise DesktopFaultError(str(error)) from error
