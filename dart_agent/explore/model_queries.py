@@ -1,0 +1,116 @@
+"""Queries that a model writes from transitions, and that the model must be able to answer.
+
+Role: `model_queries` asks a multimodal model to describe what an element looks like, does, and leads to, from the screens before and after
+it; then asks it which numbered element each query means, and drops those that it cannot tell. Rule: a model that fails, stalls or answers
+nonsense costs its transition the model's words; rules describe it instead. Non-goals: files (`dart_agent.explore.queries`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+from dart_agent.errors import ModelFaultError
+from dart_agent.explore.drawing import draw_marks
+from dart_agent.explore.model_chooser import ask_model, parse_choice, parse_json_object
+from dart_agent.explore.queries import ElementQuery, ElementTransition, drop_ambiguous, rule_queries
+from dart_agent.explore.store import ExploreStore
+from dart_agent.grounding.samples import Box, QueryKind
+from dart_agent.types import Policy
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.observations.views import MARKED_ROLES
+from dart_server.wire import Clock
+
+WRITER_PROMPT = (
+    "The first picture shows an application before a click on the element with the mark 1, the second one after it. Write instructions "
+    "for somebody who sees the first picture without the mark and has to click this element. Name neither the mark nor coordinates. "
+    'Answer with one JSON object and nothing else: {"visual": "by look and place", "functional": "by what it does", "outcome": "by what is seen after '
+    'it"}.'
+)
+FILTER_PROMPT = (
+    "Which marked element does the instruction mean? Answer with one JSON object and nothing else: "
+    '{"choice": NUMBER}, with 0 where several fit or none does.'
+)
+WRITTEN_KINDS = tuple(kind for kind in get_args(QueryKind) if kind != "name")
+MAX_QUERY = 300
+MAX_MARKS = 60
+
+
+async def model_queries(
+    store: ExploreStore,
+    transitions: Sequence[ElementTransition],
+    model: Policy,
+    *,
+    timeout_s: float = 90.0,
+    clock: Clock = SYSTEM_CLOCK,
+) -> tuple[list[ElementQuery], int]:
+    """Write queries.
+
+    Args:
+        store: Holds the pictures.
+        transitions: What is asked about.
+        model: Who writes and filters.
+        timeout_s: Longest wait for an answer.
+        clock: The clock of the wait.
+
+    Returns:
+        Queries of the model, and of rules: names always, everything where the model was at fault. How many transitions that were.
+    """
+    queries: list[ElementQuery] = []
+    faults = 0
+    for number, transition in enumerate(transitions):
+        by_rules = rule_queries([transition])
+        if transition.after is None:
+            queries += by_rules
+            continue
+        try:
+            written = await _write(store, transition, model, f"query-{number}", timeout_s, clock)
+            kept = [one for one in written if await _is_clear(store, one, model, f"filter-{number}", timeout_s, clock)]
+        except ModelFaultError:
+            faults += 1
+            queries += by_rules
+            continue
+        queries += [*(one for one in by_rules if one.kind == "name"), *kept]
+    return drop_ambiguous(queries), faults
+
+
+async def _write(
+    store: ExploreStore, transition: ElementTransition, model: Policy, request_id: str, timeout_s: float, clock: Clock
+) -> list[ElementQuery]:
+    assert transition.after is not None
+    before = draw_marks(store.read_image(transition.screen.image_sha256), [transition.box])
+    pictures = [before, store.read_image(transition.after.image_sha256)]
+    question = f"The element has the role {transition.candidate.role!r} and the name {transition.candidate.name!r}."
+    answer = await ask_model(
+        model, WRITER_PROMPT, question, pictures, request_id=request_id, timeout_s=timeout_s, clock=clock
+    )
+    record = parse_json_object(answer)
+    texts = {kind: record.get(kind) for kind in WRITTEN_KINDS}
+    usable = {
+        kind: text.strip()
+        for kind, text in texts.items()
+        if isinstance(text, str) and 0 < len(text.strip()) <= MAX_QUERY
+    }
+    if not usable:
+        raise ModelFaultError(f"the answer holds no query: {answer[:200]!r}")
+    return [ElementQuery(transition, kind, text) for kind, text in usable.items()]
+
+
+async def _is_clear(
+    store: ExploreStore, query: ElementQuery, model: Policy, request_id: str, timeout_s: float, clock: Clock
+) -> bool:
+    """Whether the model finds the element by the query."""
+    screen, target = query.transition.screen, query.transition.box
+    boxes: list[Box] = [target]
+    for element in screen.elements:
+        box = (float(element.x), float(element.y), float(element.x + element.w), float(element.y + element.h))
+        if element.role in MARKED_ROLES and box not in boxes:
+            boxes.append(box)
+    boxes = sorted(boxes[:MAX_MARKS], key=lambda box: (box[1], box[0]))
+    picture = draw_marks(store.read_image(screen.image_sha256), boxes)
+    answer = await ask_model(
+        model, FILTER_PROMPT, query.text, [picture], request_id=request_id, timeout_s=timeout_s, clock=clock
+    )
+    if parse_json_object(answer).get("choice") == 0:
+        return False
+    return boxes[parse_choice(answer, len(boxes))[0] - 1] == target

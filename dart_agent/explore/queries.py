@@ -1,0 +1,295 @@
+"""Transitions as grounding samples: what an element is called, where it is, what it does, and what happens after it.
+
+Role: `write_queries` turns a stored exploration into files of samples (`dart_agent.grounding.samples`) with their images. Rule: queries
+come from rules on the tree and the transition, or from a model (`model_queries`); a query that would as well describe another element of
+its screen is left out; the split is by screen, and screens with the same tree shape are in the same split, so that no evaluation screen
+was seen in training.
+
+    name        its name:                               click "Save"
+    visual      role and place among its kind:          the push button in the top left, right of "Open"
+    functional  what it does, from where it led:        opens the menu with "New" and "Open"
+    outcome     what can be seen after it:              after a click on it, "Untitled 2" appears
+
+An element that another one covers in the middle is not asked about. Ambiguity, by rules: a name or place that another element of the
+screen has, too; a function or outcome that another tried element of the screen has, too. Outcomes are taken from transitions that were
+seen on this screen only. Non-goals: training on the samples (`dart_train.grounding`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dart_agent.explore.candidates import CandidateAction
+from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
+from dart_agent.explore.values import StepOutcome
+from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, write_samples
+from dart_envs.observations.views import MARKED_ROLES
+from dart_server.wire import A11yElement
+
+SPLITS = ("train", "validation", "test")
+VALIDATION_SHARE, TEST_SHARE = 0.1, 0.1
+MAX_NAME = 60
+NAMES_SHOWN = 2
+"""How many names of what appeared are in a query."""
+MIN_CHANGE = frozenset({StepOutcome.NEW_SCREEN, StepOutcome.NEW_EDGE, StepOutcome.KNOWN_EDGE})
+"""Outcomes that something can be said about."""
+_ROWS, _COLUMNS = ("top", "middle", "bottom"), ("left", "centre", "right")
+
+
+@dataclass(frozen=True, slots=True)
+class ElementTransition:
+    """A click on an element with what it led to.
+
+    Attributes:
+        screen: The screen of the element.
+        candidate: The element, as it was first seen on the screen.
+        after: The screen after it; None where nothing changed visibly, or the application was left.
+    """
+
+    screen: StoredScreen
+    candidate: CandidateAction
+    after: StoredScreen | None
+
+    @property
+    def box(self) -> Box:
+        """Box of the element in pixels."""
+        assert self.candidate.box is not None
+        return self.candidate.box
+
+
+@dataclass(frozen=True, slots=True)
+class ElementQuery:
+    """A question whose answer is the element of a transition."""
+
+    transition: ElementTransition
+    kind: QueryKind
+    text: str
+
+
+def element_transitions(screens: Sequence[StoredScreen], steps: Sequence[StoredStep]) -> list[ElementTransition]:
+    """The clicks on elements of trees, one for each element of each screen, with the destination that was seen most recently.
+
+    Args:
+        screens: All screens.
+        steps: All steps, the oldest first.
+
+    Returns:
+        Transitions in the order of screens and candidates.
+    """
+    by_id = {screen.known.screen_id: screen for screen in screens}
+    led: dict[tuple[int, str], int | None] = {}
+    for step in steps:
+        if step.from_screen is not None and step.candidate is not None and step.outcome in MIN_CHANGE:
+            changed = step.to_screen is not None and step.to_screen != step.from_screen
+            led[step.from_screen, step.candidate.key] = step.to_screen if changed else None
+    found = []
+    for screen in screens:
+        for key, candidate in screen.known.candidates.items():
+            place = (screen.known.screen_id, key)
+            if candidate.kind != "click" or candidate.source != "tree" or candidate.box is None or place not in led:
+                continue
+            if _is_where_it_was(screen, candidate) and not _is_covered(screen, candidate.box):
+                after = led[place]
+                found.append(ElementTransition(screen, candidate, None if after is None else by_id[after]))
+    return found
+
+
+def rule_queries(transitions: Sequence[ElementTransition]) -> list[ElementQuery]:
+    """Write the queries that rules can write, without those that are ambiguous.
+
+    Args:
+        transitions: All transitions of the exploration.
+
+    Returns:
+        Queries in the order of the transitions.
+    """
+    queries = [query for transition in transitions for query in _describe(transition)]
+    return drop_ambiguous(queries)
+
+
+def drop_ambiguous(queries: Sequence[ElementQuery]) -> list[ElementQuery]:
+    """Leave out what describes more than one element of its screen.
+
+    Args:
+        queries: Queries of any screens.
+
+    Returns:
+        Those that are left, in their order.
+    """
+    counts = Counter((query.transition.screen.known.screen_id, query.text) for query in queries)
+    kept = []
+    for query in queries:
+        screen = query.transition.screen
+        alone = counts[screen.known.screen_id, query.text] == 1
+        if alone and not (query.kind == "name" and _namesakes(screen, query.transition.candidate) > 1):
+            kept.append(query)
+    return kept
+
+
+def split_of(screen: StoredScreen) -> str:
+    """The split of a screen: by a hash of application and tree shape, or of the screen itself where it has no tree.
+
+    Args:
+        screen: The screen.
+
+    Returns:
+        `train`, `validation` or `test`.
+    """
+    identity = screen.known.identity
+    text = f"{identity.application}|{identity.shape_hash or identity.perceptual_hash}"
+    share = int(hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8], 16) / 2**32
+    if share < TEST_SHARE:
+        return "test"
+    return "validation" if share < TEST_SHARE + VALIDATION_SHARE else "train"
+
+
+def to_samples(queries: Iterable[ElementQuery], prefix: str) -> dict[str, list[GroundingSample]]:
+    """Make grounding samples.
+
+    Args:
+        queries: The queries.
+        prefix: Begins the ids of samples and screens, so that several explorations can be put together.
+
+    Returns:
+        Samples by split; images are named `images/SHA256.png`.
+    """
+    samples: dict[str, list[GroundingSample]] = {split: [] for split in SPLITS}
+    numbers: Counter[tuple[int, str]] = Counter()
+    for query in queries:
+        screen, candidate = query.transition.screen, query.transition.candidate
+        screen_id = f"{prefix}/{screen.known.screen_id}"
+        numbers[screen.known.screen_id, query.kind] += 1
+        box = query.transition.box
+        samples[split_of(screen)].append(
+            GroundingSample(
+                sample_id=f"{screen_id}/{query.kind}/{numbers[screen.known.screen_id, query.kind]}",
+                image=f"images/{screen.image_sha256}.png",
+                image_wh=screen.resolution,
+                instruction=query.text,
+                targets=(GroundingTarget(boxes=(box,)),),
+                application=screen.known.identity.application,
+                element_type="text" if candidate.name else "icon",
+                role=candidate.role,
+                kind=query.kind,
+                screen_id=screen_id,
+                distractors=tuple(_others(screen, box)),
+            )
+        )
+    return samples
+
+
+def write_queries(store: ExploreStore, out: Path, queries: Sequence[ElementQuery] | None = None) -> Mapping[str, int]:
+    """Write `train.jsonl`, `validation.jsonl` and `test.jsonl` with their images.
+
+    Args:
+        store: The exploration.
+        out: Folder for the files.
+        queries: What is written; None: the queries of rules.
+
+    Returns:
+        Number of samples by split.
+    """
+    if queries is None:
+        queries = rule_queries(element_transitions(store.screens(), store.steps()))
+    prefix = hashlib.sha256(f"{store.settings.app}|{store.created_s}".encode()).hexdigest()[:8]
+    samples = to_samples(queries, prefix)
+    (out / "images").mkdir(parents=True, exist_ok=True)
+    for sha256 in {query.transition.screen.image_sha256 for query in queries}:
+        target = out / "images" / f"{sha256}.png"
+        if not target.exists():
+            shutil.copyfile(store.image_path(sha256), target)
+    return {split: write_samples(out / f"{split}.jsonl", samples[split]) for split in SPLITS}
+
+
+def appeared(before: StoredScreen, after: StoredScreen) -> list[str]:
+    """Names of elements that a screen has and another one has not, in the order of the tree.
+
+    Args:
+        before: The screen before.
+        after: The screen after.
+
+    Returns:
+        Names, each once.
+    """
+    old = {element.name.strip() for element in before.elements}
+    names = [element.name.strip() for element in after.elements if element.role in MARKED_ROLES]
+    return list(dict.fromkeys(name for name in names if name and name not in old and len(name) <= MAX_NAME))
+
+
+def _describe(transition: ElementTransition) -> list[ElementQuery]:
+    """All that rules can say about an element."""
+    candidate = transition.candidate
+    found: list[tuple[QueryKind, str]] = []
+    if candidate.name and len(candidate.name) <= MAX_NAME:
+        found.append(("name", f'click "{candidate.name}"'))
+    found.append(("visual", _visual(transition)))
+    after = transition.after
+    if after is not None:
+        names = appeared(transition.screen, after)[:NAMES_SHOWN]
+        shown = " and ".join(f'"{name}"' for name in names)
+        if after.window and after.window != transition.screen.window:
+            found.append(("functional", f'click the element that opens the window "{after.window[:MAX_NAME]}"'))
+        elif shown:
+            found.append(("functional", f"click the element that gives access to {shown}"))
+        if shown:
+            verb = "appear" if len(names) > 1 else "appears"
+            found.append(("outcome", f"click the element after which {shown} {verb}"))
+    return [ElementQuery(transition, kind, text) for kind, text in found]
+
+
+def _visual(transition: ElementTransition) -> str:
+    """Role and place, told by the nearest named neighbour in the same row, without the element's own name."""
+    (left, top, right, bottom), (width, height) = transition.box, transition.screen.resolution
+    row = _ROWS[min(2, int((top + bottom) / 2 * 3 / height))]
+    column = _COLUMNS[min(2, int((left + right) / 2 * 3 / width))]
+    place = "centre" if (row, column) == ("middle", "centre") else f"{row} {column}"
+    text = f"click the {transition.candidate.role} in the {place} of the screen"
+    neighbours = [
+        (left - (other.x + other.w), other.name.strip())
+        for other in transition.screen.elements
+        if other.role in MARKED_ROLES
+        and other.name.strip()
+        and other.x + other.w <= left + 2
+        and min(bottom, other.y + other.h) - max(top, other.y) > 0.5 * (bottom - top)
+    ]
+    if neighbours:
+        text += f', right of "{min(neighbours)[1][:MAX_NAME]}"'
+    return text
+
+
+def _is_where_it_was(screen: StoredScreen, candidate: CandidateAction) -> bool:
+    """Whether the stored picture shows the element at the candidate's box: one that came later is not in it."""
+    return any(element.role == candidate.role and _box(element) == candidate.box for element in _visible(screen))
+
+
+def _is_covered(screen: StoredScreen, box: Box) -> bool:
+    """Whether another element lies over the middle of a box, such as an entry of an open menu. What holds the whole box is below it."""
+    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    for element in _visible(screen):
+        left, top, right, bottom = other = _box(element)
+        holds_it = left <= box[0] and top <= box[1] and right >= box[2] and bottom >= box[3]
+        if element.role in MARKED_ROLES and other != box and not holds_it and left < x < right and top < y < bottom:
+            return True
+    return False
+
+
+def _namesakes(screen: StoredScreen, candidate: CandidateAction) -> int:
+    return sum(element.name.strip() == candidate.name for element in _visible(screen) if element.role in MARKED_ROLES)
+
+
+def _others(screen: StoredScreen, box: Box) -> list[tuple[str, Box]]:
+    found = [(element.role, _box(element)) for element in _visible(screen) if element.role in MARKED_ROLES]
+    return [(role, other) for role, other in found if other != box]
+
+
+def _visible(screen: StoredScreen) -> list[A11yElement]:
+    return [element for element in screen.elements if element.w >= 2 and element.h >= 2]
+
+
+def _box(element: A11yElement) -> Box:
+    return float(element.x), float(element.y), float(element.x + element.w), float(element.y + element.h)

@@ -1,0 +1,169 @@
+"""Transitions as grounding samples: words, ambiguity, the split, and the model as author."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dart_agent.errors import PolicyUnavailableError
+from dart_agent.explore.candidates import CandidateSettings, list_candidates
+from dart_agent.explore.choosers import GreatestQChooser
+from dart_agent.explore.explorer import Explorer
+from dart_agent.explore.graph import KnownScreen
+from dart_agent.explore.model_queries import model_queries
+from dart_agent.explore.queries import (
+    SPLITS,
+    ElementTransition,
+    element_transitions,
+    rule_queries,
+    split_of,
+    to_samples,
+    write_queries,
+)
+from dart_agent.explore.screens import ScreenView, identify
+from dart_agent.explore.settings import ExploreSettings
+from dart_agent.explore.simulated_application import SimulatedApplication, SimulatedDesktop
+from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
+from dart_agent.explore.values import StepOutcome
+from dart_agent.grounding.samples import read_image, read_samples
+from dart_agent.types import Completion, FinishReason, PolicyRequest
+from dart_server.wire import A11yElement
+
+STATES = ["sensitive", "showing"]
+WH = (320, 200)
+
+
+def button(name: str, x: int, y: int, role: str = "push button") -> A11yElement:
+    return A11yElement(role=role, name=name, states=STATES, x=x, y=y, w=40, h=20)
+
+
+def screen_of(screen_id: int, *elements: A11yElement, window: str = "Main") -> StoredScreen:
+    view = ScreenView(np.full((WH[1], WH[0], 3), 200, np.uint8), elements, "app", window)
+    candidates = {one.key: one for one in list_candidates(view, CandidateSettings())}
+    known = KnownScreen(screen_id, identify(view), 0, candidates)
+    return StoredScreen(known, window, f"{screen_id:064x}", WH, elements, 0)
+
+
+def click(number: int, screen: StoredScreen, name: str, to: int, outcome: StepOutcome) -> StoredStep:
+    candidate = next(one for one in screen.known.candidates.values() if one.name == name and one.kind == "click")
+    return StoredStep(number, 0, "explore", "stay", screen.known.screen_id, to, candidate, outcome)
+
+
+MAIN = screen_of(1, button("Save", 10, 10), button("Open", 60, 10), button("OK", 10, 100), button("OK", 200, 100))
+DIALOG = screen_of(2, button("Cancel", 10, 10), button("Name", 60, 10, "entry"), window="Open a file")
+MENU = screen_of(3, button("Undo", 10, 10), button("Redo", 60, 10), button("Save", 110, 10))
+CLICKS = [
+    click(1, MAIN, "Open", 2, StepOutcome.NEW_SCREEN),
+    click(2, MAIN, "Save", 3, StepOutcome.NEW_SCREEN),
+    click(3, MAIN, "OK", 1, StepOutcome.NO_CHANGE),
+]
+
+
+def texts(steps: list[StoredStep]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for query in rule_queries(element_transitions([MAIN, DIALOG, MENU], steps)):
+        found.setdefault(query.transition.candidate.name, set()).add(query.text)
+    return found
+
+
+def test_what_was_seen_is_asked_about_and_names_that_two_have_are_not() -> None:
+    found = texts(CLICKS)
+    assert found["Open"] == {
+        'click "Open"',
+        'click the push button in the top left of the screen, right of "Save"',
+        'click the element that opens the window "Open a file"',
+        'click the element after which "Cancel" and "Name" appear',
+    }
+    assert 'click the element that gives access to "Undo" and "Redo"' in found["Save"]
+    assert "OK" not in found
+
+
+def test_two_elements_with_the_same_outcome_are_not_told_apart_by_it() -> None:
+    both = [*CLICKS[:1], click(2, MAIN, "Save", 2, StepOutcome.NEW_EDGE)]
+    found = texts(both)
+    assert 'click the element that opens the window "Open a file"' not in found["Open"] | found["Save"]
+    assert 'click "Save"' in found["Save"]
+
+
+def test_an_element_under_an_open_menu_is_not_asked_about() -> None:
+    covered = screen_of(4, button("Save", 10, 10), button("Quit", 20, 15, "menu item"))
+    transitions = element_transitions([covered, DIALOG], [click(1, covered, "Save", 2, StepOutcome.NEW_SCREEN)])
+    assert transitions == []
+
+
+def test_screens_of_the_same_shape_are_in_the_same_split() -> None:
+    same = screen_of(9, *MAIN.elements)
+    assert split_of(same) == split_of(MAIN)
+    splits = {split_of(screen_of(n, button(chr(65 + n % 26) + chr(65 + n // 26), 10, 10))) for n in range(60)}
+    assert splits == set(SPLITS)
+    samples = to_samples(rule_queries(element_transitions([MAIN, DIALOG, MENU], CLICKS)), "x")
+    (split,) = [name for name in SPLITS if samples[name]]
+    assert split == split_of(MAIN)
+    (open_,) = [one for one in samples[split] if one.instruction == 'click "Open"']
+    assert open_.targets[0].boxes == ((60.0, 10.0, 100.0, 30.0),)
+    assert len(open_.distractors) == 3
+
+
+async def explored(out: Path) -> ExploreStore:
+    store = ExploreStore.create(out, ExploreSettings(app="simulated/3", max_steps=60))
+    await Explorer(store, GreatestQChooser()).run(SimulatedDesktop(SimulatedApplication(3, 12)))
+    return store
+
+
+async def test_an_exploration_becomes_files_that_grounding_reads(tmp_path: Path) -> None:
+    with await explored(tmp_path / "explored") as store:
+        counts = write_queries(store, tmp_path / "data")
+    assert sum(counts.values()) > 20
+    of_screen: dict[str, str] = {}
+    for split in SPLITS:
+        samples = list(read_samples(tmp_path / "data" / f"{split}.jsonl"))
+        assert len(samples) == counts[split]
+        for sample in samples:
+            assert of_screen.setdefault(sample.screen_id, split) == split
+            read_image(tmp_path / "data" / sample.image, sample.image_wh)
+
+
+class ScriptedAuthor:
+    """Writes queries, answers which element is meant, or fails."""
+
+    def __init__(self, *, choice: int | None, fail: bool = False) -> None:
+        self.choice = choice
+        self.fail = fail
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        if self.fail:
+            raise PolicyUnavailableError("status 500")
+        text = json.dumps({"choice": self.choice})
+        if request.request_id.startswith("query"):
+            text = json.dumps({"visual": "the left one", "functional": "open it", "outcome": 5})
+        return Completion(text, (), (), (), (), FinishReason.STOP)
+
+
+@pytest.mark.parametrize(("choice", "kept"), [(2, True), (1, False), (0, False)])
+async def test_a_query_of_a_model_stays_where_the_model_finds_its_element(
+    tmp_path: Path, choice: int, kept: bool
+) -> None:
+    with ExploreStore.create(tmp_path, ExploreSettings(app="x")) as store:
+        for screen in (MAIN, DIALOG):
+            store.image_path(screen.image_sha256).write_bytes(_png())
+        transition = element_transitions([MAIN, DIALOG], CLICKS[:1])
+        queries, faults = await model_queries(store, transition, ScriptedAuthor(choice=choice))
+        expected = {"the left one", "open it", 'click "Open"'} if kept else {'click "Open"'}
+        assert {query.text for query in queries} == expected
+        assert faults == 0
+        by_rules, faults = await model_queries(store, transition, ScriptedAuthor(choice=None, fail=True))
+        assert (by_rules, faults) == (rule_queries(transition), 1)
+
+
+def _png() -> bytes:
+    from dart_envs.observations.transforms import encode_png
+
+    return encode_png(np.full((WH[1], WH[0], 3), 200, np.uint8))
+
+
+def test_a_transition_without_a_visible_change_has_no_outcome() -> None:
+    quiet = [ElementTransition(MAIN, MAIN.known.candidates["click|push button|Save"], None)]
+    assert {query.kind for query in rule_queries(quiet)} == {"name", "visual"}
