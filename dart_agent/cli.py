@@ -1,4 +1,4 @@
-"""`dart-agent`: serve a model, play episodes.
+"""`dart-agent`: serve a model, play episodes, point at the screen, explore applications.
 
 Role: the command line of the agent package. Rule: a mistake in the arguments is one sentence and exit code 2 before anything starts; heavy
 modules are imported by the command that needs them. Non-goals: training (`dart-train`).
@@ -20,9 +20,10 @@ import typer
 from pydantic import ValidationError
 
 from dart_agent.errors import AgentError, ConfigError
+from dart_agent.exits import exit_on_error
+from dart_agent.explore.commands import explore_app
 from dart_agent.grounding.commands import RegionScoreOption
 from dart_agent.strict_model import format_validation_error
-from dart_envs.errors import DartEnvError, TaskError
 
 if TYPE_CHECKING:
     from dart_agent.inference.config import InferenceConfig
@@ -33,6 +34,7 @@ PROMPT_TEXT_TOKENS = 2048
 """Room for what a prompt says besides its pictures: rules, instruction, past answers."""
 
 app = typer.Typer(help="Policies that act in desktops.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(explore_app, name="explore")
 
 
 class PolicyOption(StrEnum):
@@ -78,7 +80,7 @@ def serve(
     from dart_agent.component_process import run_until_signal
     from dart_agent.inference.component import run_inference
 
-    with _exit_on_error():
+    with exit_on_error():
         settings = _settings(model, threads, dtype, max_model_len, kv_cache_mib, max_images)
         chat = ChatApiSettings(
             host=host,
@@ -131,7 +133,7 @@ def rollout(
     from dart_envs.envs.task_sources import select_tasks
 
     logging.basicConfig(level=logging.WARNING)
-    with _exit_on_error():
+    with exit_on_error():
         if policy in (PolicyOption.VLLM, PolicyOption.BLANK) and (model is None) == (addresses is None):
             raise ConfigError(f"policy {policy} needs either --model or --addresses")
         endpoint = _endpoint(policy, base_url, model_name, api_key_variable)
@@ -184,7 +186,7 @@ def ground(
     """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
     from dart_agent.grounding.commands import draw, make_answerer, measure
 
-    with _exit_on_error():
+    with exit_on_error():
         place = Path(instruction if image == "eval" else image)
         if not place.is_file():
             raise ConfigError(f"there is no file {place}")
@@ -309,19 +311,6 @@ def _resolution(text: str) -> tuple[int, int]:
         return make_shape("basic", (int(width), int(height)), None).resolution
     except ValueError as error:
         raise ConfigError(f"--resolution: {error}") from None
-
-
-@contextlib.contextmanager
-def _exit_on_error() -> Any:
-    """Errors of ours as one sentence: exit code 2 for mistakes in what was asked, 1 for what went wrong."""
-    try:
-        yield
-    except (ConfigError, TaskError) as error:
-        typer.echo(f"dart-agent: {error}", err=True)
-        raise typer.Exit(2) from None
-    except (AgentError, DartEnvError) as error:
-        typer.echo(f"dart-agent: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 def main() -> None:

@@ -8,9 +8,8 @@
     model_chooser, drawing   the multimodal model chooses in context, with Q as incentive
     tables, store            the graph in SQL
     explorer     the loop: choose, act, see, store, return; several desktops at once
-    desktops, farm_desktop   what can be explored; a leased desktop
-    simulated_application    applications in memory, for tests and benchmarks
-    queries      transitions as grounding samples
+    desktops     what can be explored: leased desktops, and simulated applications for tests and benchmarks
+    queries      transitions as grounding samples, written by rules or by the model
     page         screens, edges and coverage as a web page
     settings, commands       `dart-agent explore`
 

@@ -8,7 +8,7 @@ exploration ends in an error and can be resumed. Two desktops never try the same
 Ways to a screen: its snapshot (costs no step), else known actions from here, or from the start after a restart, each of them a step. Who
 arrives elsewhere goes on from there.
 
-Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops`).
+Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops.base`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from dart_agent.errors import AgentError, ModelFaultError
 from dart_agent.explore.candidates import CandidateAction, list_candidates
 from dart_agent.explore.choosers import ChoiceContext, Chooser, PlaceContext
-from dart_agent.explore.desktops import DesktopFaultError, ExplorableDesktop
+from dart_agent.explore.desktops.base import DesktopFaultError, ExplorableDesktop
 from dart_agent.explore.graph import START_SCREEN, KnownScreen
 from dart_agent.explore.screens import ScreenView, has_changed, identify
 from dart_agent.explore.settings import ExploreSettings

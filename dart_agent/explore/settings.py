@@ -47,6 +47,8 @@ class ExploreSettings(StrictModel):
         max_faults: The exploration ends in an error after so many faults of model or desktop in a row.
         max_distance: Bits of the perceptual hash that may differ within one screen.
         applications: Further applications that belong to what is explored; with any other in front, it has been left.
+        image: Desktop image.
+        resolution: (width, height) of the screen in pixels.
         candidates: Which candidates there are.
         values: How Q-values are estimated.
     """
@@ -62,5 +64,7 @@ class ExploreSettings(StrictModel):
     max_faults: int = Field(default=5, ge=1)
     max_distance: int = Field(default=MAX_DISTANCE, ge=0, le=256)
     applications: tuple[str, ...] = ()
+    image: str = "basic"
+    resolution: tuple[int, int] = (1280, 800)
     candidates: CandidateSettings = CandidateSettings()
     values: ValueSettings = ValueSettings()

@@ -9,8 +9,8 @@ import pytest
 from served_farm import served_farm
 
 from dart_agent.explore.choosers import BreadthFirstChooser
+from dart_agent.explore.desktops.farm import FarmDesktop
 from dart_agent.explore.explorer import Explorer
-from dart_agent.explore.farm_desktop import FarmDesktop
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.store import ExploreStore
 from dart_envs.farm.client import AsyncFarmClient

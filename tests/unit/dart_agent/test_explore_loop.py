@@ -16,11 +16,11 @@ import pytest
 
 from dart_agent.errors import AgentError, ConfigError, PolicyUnavailableError
 from dart_agent.explore.choosers import BreadthFirstChooser, Chooser, GreatestQChooser, RandomChooser
-from dart_agent.explore.desktops import DesktopFaultError
+from dart_agent.explore.desktops.base import DesktopFaultError
+from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.model_chooser import ModelChooser
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.simulated_application import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.store import DATABASE_FILE, ExploreStore
 from dart_agent.explore.values import StepOutcome
 from dart_agent.types import Completion, FinishReason, PolicyRequest
@@ -181,7 +181,7 @@ from pathlib import Path
 from dart_agent.explore.choosers import GreatestQChooser
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.simulated_application import SimulatedApplication, SimulatedDesktop
+from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.store import ExploreStore
 settings = ExploreSettings(app="simulated/3", max_steps=100000)
 with ExploreStore.create(Path(sys.argv[1]), settings) as store:

@@ -11,10 +11,11 @@ import pytest
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.explore.candidates import CandidateSettings, list_candidates
 from dart_agent.explore.choosers import GreatestQChooser
+from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.graph import KnownScreen
-from dart_agent.explore.model_queries import model_queries
-from dart_agent.explore.queries import (
+from dart_agent.explore.queries.model import model_queries
+from dart_agent.explore.queries.rules import (
     SPLITS,
     ElementTransition,
     element_transitions,
@@ -25,7 +26,6 @@ from dart_agent.explore.queries import (
 )
 from dart_agent.explore.screens import ScreenView, identify
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.simulated_application import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
 from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import read_image, read_samples

@@ -1,8 +1,8 @@
 """What can be explored: a desktop that is seen, acted on, saved and returned to.
 
 Role: `ExplorableDesktop` is the explorer's view of a desktop; `DesktopFaultError` is what it raises. Rule: a fault costs the step in
-which it happens; after it the desktop is asked to start again. Non-goals: leases (`dart_agent.explore.farm_desktop`), applications in
-memory (`dart_agent.explore.simulated_application`).
+which it happens; after it the desktop is asked to start again. Non-goals: leases (`dart_agent.explore.desktops.farm`), applications in
+memory (`dart_agent.explore.desktops.simulated`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Role: `model_queries` asks a multimodal model to describe what an element looks like, does, and leads to, from the screens before and after
 it; then asks it which numbered element each query means, and drops those that it cannot tell. Rule: a model that fails, stalls or answers
-nonsense costs its transition the model's words; rules describe it instead. Non-goals: files (`dart_agent.explore.queries`).
+nonsense costs its transition the model's words; rules describe it instead. Non-goals: files (`dart_agent.explore.queries.rules`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import get_args
 from dart_agent.errors import ModelFaultError
 from dart_agent.explore.drawing import draw_marks
 from dart_agent.explore.model_chooser import ask_model, parse_choice, parse_json_object
-from dart_agent.explore.queries import ElementQuery, ElementTransition, drop_ambiguous, rule_queries
+from dart_agent.explore.queries.rules import ElementQuery, ElementTransition, drop_ambiguous, rule_queries
 from dart_agent.explore.store import ExploreStore
 from dart_agent.grounding.samples import Box, QueryKind
 from dart_agent.types import Policy
@@ -24,8 +24,8 @@ from dart_server.wire import Clock
 WRITER_PROMPT = (
     "The first picture shows an application before a click on the element with the mark 1, the second one after it. Write instructions "
     "for somebody who sees the first picture without the mark and has to click this element. Name neither the mark nor coordinates. "
-    'Answer with one JSON object and nothing else: {"visual": "by look and place", "functional": "by what it does", "outcome": "by what is seen after '
-    'it"}.'
+    'Answer with one JSON object and nothing else: {"visual": "by look and place", "functional": "by what it does", '
+    '"outcome": "by what is seen after it"}.'
 )
 FILTER_PROMPT = (
     "Which marked element does the instruction mean? Answer with one JSON object and nothing else: "

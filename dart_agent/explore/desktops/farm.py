@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dart_agent.explore.desktops import DesktopFaultError
+from dart_agent.explore.desktops.base import DesktopFaultError
 from dart_agent.explore.screens import ScreenView
 from dart_envs.actions import to_input_events
 from dart_envs.errors import DartEnvError

@@ -3,7 +3,7 @@
 Role: `SimulatedApplication` is made from a seed; `SimulatedDesktop` shows it (`ExplorableDesktop`). Rule: it is a simulation and says so;
 the same seed gives the same application. What makes exploring hard is in it: a header on every page whose buttons do nothing or lead
 back, dead buttons with names that occur everywhere, dialogs that hide the header, wizards whose pages all have a button Next, pages
-behind a check box, and a button that closes the application. Non-goals: real applications (`dart_agent.explore.farm_desktop`).
+behind a check box, and a button that closes the application. Non-goals: real applications (`dart_agent.explore.desktops.farm`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from PIL import Image, ImageDraw
 
-from dart_agent.explore.desktops import DesktopFaultError
+from dart_agent.explore.desktops.base import DesktopFaultError
 from dart_agent.explore.screens import ScreenView
 from dart_envs.types import Action, ActionType, RgbImage
 from dart_server.wire import A11yElement

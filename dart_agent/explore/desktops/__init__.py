@@ -1,0 +1,1 @@
+"""What can be explored: the protocol, desktops of a farm, simulated applications."""

@@ -1,0 +1,1 @@
+"""Transitions as grounding samples: queries by rules, and by a model."""
