@@ -1,0 +1,1 @@
+"""Exploration of applications: what choosers find with equal numbers of steps."""
