@@ -1,0 +1,68 @@
+"""`dart-agent explore`: from start to samples, the page, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_agent.cli import app
+from dart_agent.explore.page import coverage
+from dart_agent.explore.store import ExploreStore
+
+START = ["explore", "start", "--app", "simulated/2"]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_an_exploration_is_started_resumed_shown_and_asked_about(tmp_path: Path) -> None:
+    out = tmp_path / "explored"
+    code, said = run(*START, "--out", str(out), "--steps", "15", "--chooser", "breadth-first")
+    assert code == 0, said
+    assert "15 steps, " in said
+    code, said = run("explore", "resume", str(out), "--steps", "25", "--chooser", "greatest-q", "--desktops", "2")
+    assert code == 0, said
+    assert "25 steps, " in said
+    with ExploreStore.open(out) as store:
+        screens, points = store.screens(), coverage(store.screens(), store.steps())
+    assert (points[0].step, points[-1].step, points[-1].screens) == (0, 25, len(screens))
+    assert [point.screens for point in points] == sorted(point.screens for point in points)
+    code, said = run("explore", "page", str(out), "--to", str(tmp_path / "page.html"))
+    assert code == 0, said
+    page = (tmp_path / "page.html").read_text()
+    assert "<script" not in page
+    assert not re.findall(r"(?:src|href)=\"(?!data:image/webp;base64,|#screen-\d)", page)
+    assert page.count('class="screen"') == len(screens)
+    code, said = run("explore", "queries", str(out), "--to", str(tmp_path / "data"))
+    assert code == 0, said
+    assert (tmp_path / "data" / "train.jsonl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--chooser", "qicrl"], "needs --base-url and --model-name"),
+        (["--base-url", "http://127.0.0.1:9/v1"], "are for --chooser qicrl"),
+        (["--chooser", "model", "--base-url", "http://127.0.0.1:9/v1"], "needs --model-name, too"),
+        (["--vision", "sometimes"], "candidates.vision"),
+        (["--resolution", "wide"], "WIDTHxHEIGHT"),
+        (["--app", "simulated/x"], "simulated/SEED"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(tmp_path: Path, more: list[str], said: str) -> None:
+    out = tmp_path / "explored"
+    code, output = run(*START, "--out", str(out), *more)
+    assert code == 2
+    assert said in output
+    assert not out.exists()
+
+
+def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:
+    code, output = run("explore", "resume", str(tmp_path))
+    assert code == 2
+    assert "there is no exploration" in output
