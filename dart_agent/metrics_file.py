@@ -29,3 +29,39 @@ def append_metrics(path: Path, line: Mapping[str, Any]) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
+
+
+class MetricsReader:
+    """Reads the lines that were added to a metrics file since the last time.
+
+    Args:
+        path: The file; it need not exist yet.
+        from_end: Whether the lines that are there already are left out.
+    """
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self._path = path
+        self._offset = path.stat().st_size if from_end and path.exists() else 0
+
+    def read_new(self) -> list[dict[str, Any]]:
+        """Read what is new.
+
+        Returns:
+            The complete new lines. A line that is being written is read the next time; one that a full disk cut off is left out.
+        """
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return [line for text in complete.splitlines() if (line := _object(text)) is not None]
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

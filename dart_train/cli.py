@@ -25,6 +25,7 @@ from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
 from dart_train.run.state import load_resolved_recipe
 from dart_train.sft.command import sft_command
+from dart_train.tracking.command import export_metrics_command
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Train agents on live desktops.", pretty_exceptions_enable=False
@@ -34,6 +35,7 @@ app.add_typer(data_app, name="data")
 app.command("eval")(evaluate_command)
 app.command("compare")(compare_command)
 app.command("sft")(sft_command)
+app.command("export-metrics")(export_metrics_command)
 
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="where run directories live")]
 Overrides = Annotated[

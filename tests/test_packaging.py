@@ -18,7 +18,7 @@ OURS = {"dart_envs", "dart_agent", "dart_train", "dart_server", "vm_images", "im
 SOURCES = {
     "dart_envs": ("dart_envs", {"rl"}),
     "dart_agent": ("dart_agent", {"agent", "explore", "vllm"}),
-    "dart_train": ("dart_train", {"train", "postgres", "data"}),
+    "dart_train": ("dart_train", {"train", "postgres", "data", "tensorboard", "wandb"}),
     "dart_server": ("server/dart_server", {"server", "docker", "libvirt", "otel", "postgres"}),
 }
 """By package: its folder, and the extras that its modules may need beside the core."""

@@ -16,6 +16,7 @@ from dart_train.config.recipe import Recipe
 from dart_train.config.rollout import RolloutSection
 from dart_train.config.run import LimitSection, RunSection
 from dart_train.config.tasks import DemoSection, FamilyLimitSection, TaskSection
+from dart_train.config.tracking import TrackingSection
 from dart_train.config.train import TrainSection
 from dart_train.config.warmup import WarmupSection
 
@@ -35,6 +36,7 @@ __all__ = [
     "RolloutSection",
     "RunSection",
     "TaskSection",
+    "TrackingSection",
     "TrainSection",
     "WarmupSection",
     "load_recipe",

@@ -21,6 +21,7 @@ from dart_train.config.rollout import RolloutSection
 from dart_train.config.run import LimitSection, RunSection
 from dart_train.config.sft import SftSection
 from dart_train.config.tasks import DemoSection, TaskSection
+from dart_train.config.tracking import TrackingSection
 from dart_train.config.train import TrainSection
 from dart_train.config.warmup import WarmupSection
 
@@ -47,6 +48,7 @@ class Recipe(StrictModel):
         train: GRPO.
         eval: Evaluation.
         limits: What the host must have free.
+        tracking: Where else the metrics are shown.
     """
 
     run: RunSection
@@ -63,6 +65,7 @@ class Recipe(StrictModel):
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()
     limits: LimitSection = LimitSection()
+    tracking: TrackingSection = TrackingSection()
 
     @model_validator(mode="before")
     @classmethod

@@ -7,8 +7,8 @@ them (`dart_train.run.launcher`), deciding when (`dart_train.run.orchestrator`).
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,23 @@ from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig, UpdateSection
 from dart_agent.inference.settings import WorkerSettings
+from dart_agent.metrics_file import MetricsReader
 from dart_agent.rollouts.limits import EpisodeLimits, FamilyLimits
 from dart_agent.rollouts.worker_config import PartialSettings, PolicyKind, WorkerConfig
 from dart_agent.types import PolicyVersion
 from dart_server.wire import SettleSpec
-from dart_train.config import Recipe
+from dart_train.config import Recipe, TrackingSection
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.run.launcher import ComponentSpec
 from dart_train.run.paths import RunPaths
 from dart_train.run.recipe_policy import images_per_prompt, initial_policy, recipe_prompt
 from dart_train.scheduling.settings import BatchSettings, SchedulingSettings
+from dart_train.tracking.config import TrackingConfig, WandbSettings
 
 READY_GROUPS_PER_BATCH = 2
 """Finished groups that may wait for the trainer, in batches: more would only grow stale."""
+TRACKING_STOP_GRACE_S = 60.0
+"""Between SIGTERM and SIGKILL of the tracking process, which then sends what is left."""
 
 
 def start_model(recipe: Recipe, paths: RunPaths) -> Path:
@@ -278,6 +282,50 @@ async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
     return found
 
 
+def tracking(recipe: Recipe, paths: RunPaths) -> ComponentSpec | None:
+    """Specify the process that copies the metrics to TensorBoard and Weights & Biases.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder.
+
+    Returns:
+        The component; its configuration file is written. None where the recipe asks for neither. Without it the run goes on.
+    """
+    section = recipe.tracking
+    if not section.extras:
+        return None
+    config = TrackingConfig(
+        metrics=paths.metrics,
+        tensorboard=paths.tensorboard if section.tensorboard else None,
+        wandb=wandb_settings(section, recipe.run.name, paths),
+    )
+    spec = python_module("tracking", "dart_train.tracking", config, paths, restarts=5, endless=True)
+    return replace(spec, optional=True, stop_grace_s=TRACKING_STOP_GRACE_S)
+
+
+def wandb_settings(section: TrackingSection, name: str, paths: RunPaths) -> WandbSettings | None:
+    """Derive the run of Weights & Biases, whose id is that of the run folder.
+
+    Args:
+        section: The recipe's section.
+        name: Name of the run.
+        paths: The run folder; it exists.
+
+    Returns:
+        Its settings, None where there is none.
+    """
+    if section.wandb == "off":
+        return None
+    return WandbSettings(
+        folder=paths.root,
+        run_id=paths.run_id.read_text(encoding="ascii").strip(),
+        name=name,
+        project=section.wandb_project,
+        mode=section.wandb,
+    )
+
+
 def python_module(
     name: str,
     module: str,
@@ -336,21 +384,12 @@ class MetricsTail:
     """
 
     def __init__(self, path: Path, kind: str) -> None:
-        self._path = path
+        self._reader = MetricsReader(path, from_end=True)
         self._kind = kind
-        self._offset = path.stat().st_size if path.exists() else 0
 
     def newest(self) -> str | None:
         """Return the newest line of the kind since the last call, formatted for display; None where there is none."""
-        if not self._path.exists():
-            return None
-        with self._path.open("rb") as handle:
-            handle.seek(self._offset)
-            text = handle.read()
-        complete = text[: text.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        lines = [json.loads(line) for line in complete.splitlines()]
-        chosen = [line for line in lines if line.get("kind") == self._kind]
+        chosen = [line for line in self._reader.read_new() if line.get("kind") == self._kind]
         return _format_metrics(chosen[-1]) if chosen else None
 
 

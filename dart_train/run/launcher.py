@@ -59,6 +59,7 @@ class ComponentSpec:
         restarts: How often it is started again after an unexpected end, over the whole run.
         endless: It runs until it is stopped: an end with exit code 0 is unexpected, too.
         stop_grace_s: Seconds between SIGTERM and SIGKILL.
+        optional: The run goes on without it when it has failed for good.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ComponentSpec:
     restarts: int = 0
     endless: bool = False
     stop_grace_s: float = STOP_GRACE_S
+    optional: bool = False
 
 
 class ProcessHandle(Protocol):
@@ -243,10 +245,19 @@ class SupervisedComponent:
         on_restart: Called with its name and exit code before it is started again.
         clock: Clock of the grace period.
         spawn: Starts a process.
+        on_loss: Called with the reason when an optional component has failed for good.
     """
 
-    def __init__(self, spec: ComponentSpec, on_restart: Callable[[str, int], None], clock: Clock, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        spec: ComponentSpec,
+        on_restart: Callable[[str, int], None],
+        clock: Clock,
+        spawn: Spawn,
+        on_loss: Callable[[str], None] = lambda cause: None,
+    ) -> None:
         self._spec = spec
+        self._on_loss = on_loss
         self._clock = clock
         self._spawn = spawn
         self._on_restart = on_restart
@@ -284,6 +295,9 @@ class SupervisedComponent:
                 if isinstance(command, KillGroup):
                     self._process.kill_group()
                 elif isinstance(command, ComponentLost):
+                    if spec.optional:
+                        self._on_loss(f"{command.cause}: {log_tail(spec.log, lines=1)}")
+                        return 0
                     if command.refused:
                         raise ComponentFailed(f"{command.cause}: {log_tail(spec.log, lines=1)}")
                     raise ComponentFailed(f"{command.cause}; the end of {spec.log}:\n{log_tail(spec.log)}")
@@ -333,6 +347,7 @@ class LocalLauncher:
         on_restart: Called with name and exit code before a component is started again.
         clock: Clock of what is waited for with a limit.
         spawn: Starts a process.
+        on_loss: Called with the reason when an optional component has failed for good.
     """
 
     def __init__(
@@ -340,7 +355,9 @@ class LocalLauncher:
         on_restart: Callable[[str, int], None] = lambda name, code: None,
         clock: Clock = SYSTEM_CLOCK,
         spawn: Spawn = spawn_locally,
+        on_loss: Callable[[str], None] = lambda cause: None,
     ) -> None:
+        self._on_loss = on_loss
         self._on_restart = on_restart
         self._clock = clock
         self._spawn = spawn
@@ -356,7 +373,7 @@ class LocalLauncher:
         Returns:
             The component.
         """
-        component = SupervisedComponent(spec, self._on_restart, self._clock, self._spawn)
+        component = SupervisedComponent(spec, self._on_restart, self._clock, self._spawn, self._on_loss)
         await component.start()
         self._components.append(component)
         self._changed.set()

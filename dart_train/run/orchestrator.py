@@ -197,7 +197,9 @@ class Run:
         self.progress = progress
         self.clock = clock
         self._open_farm = open_farm or farm_session
-        self.launcher = launcher or LocalLauncher(on_restart=self._on_restart, clock=clock, spawn=spawn)
+        self.launcher = launcher or LocalLauncher(
+            on_restart=self._on_restart, clock=clock, spawn=spawn, on_loss=self._on_loss
+        )
         self.client = client or DataManagerClient(
             paths.data_socket, components.image_location(recipe, paths), clock=clock
         )
@@ -210,6 +212,7 @@ class Run:
             The paired evaluation, None where no evaluation item has a reward both before and after training.
         """
         async with self.data_manager(), self._open_farm(self.recipe, self.progress.note, self.clock):
+            await self._start_tracking()
             await self.faults.start()
             await self._run_plan()
             report, page = await self.write_report()
@@ -220,6 +223,7 @@ class Run:
     async def run_training(self) -> None:
         """Run the stage of training alone, without evaluations and report; the warm-started policy is there."""
         async with self.data_manager(), self._open_farm(self.recipe, self.progress.note, self.clock):
+            await self._start_tracking()
             await self.faults.start()
             async with self._policy("vllm"):
                 await self._stage(phases.TRAIN, self._train)
@@ -277,6 +281,11 @@ class Run:
                 await self.launcher.stop(component)
             await self.client.release_worker(None)
 
+    async def _start_tracking(self) -> None:
+        """Copy the metrics to where the recipe wants them, too, until every component is stopped."""
+        if (tracking := components.tracking(self.recipe, self.paths)) is not None:
+            await self.launcher.start(tracking)
+
     async def _publish_warm_start(self) -> None:
         if await self.client.latest_version() is None:
             await self.client.publish_version(
@@ -284,7 +293,12 @@ class Run:
             )
 
     def _on_restart(self, name: str, code: int) -> None:
-        line = f"{name} {describe_end(code)} and was started again"
+        self._note_incident(f"{name} {describe_end(code)} and was started again")
+
+    def _on_loss(self, cause: str) -> None:
+        self._note_incident(f"{cause}; the run goes on without it")
+
+    def _note_incident(self, line: str) -> None:
         self.state.incidents.append(line)
         self.state.save(self.paths.state)
         self.progress.note(line)

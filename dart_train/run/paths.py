@@ -145,6 +145,11 @@ class RunPaths:
         return self.root / "metrics.jsonl"
 
     @property
+    def tensorboard(self) -> Path:
+        """Event files of TensorBoard, made from the metrics."""
+        return self.root / "tensorboard"
+
+    @property
     def report(self) -> Path:
         """The HTML report and its figures."""
         return self.root / "report"

@@ -20,6 +20,7 @@ from dart_server.wire.extras import install_command
 from dart_train.config import Recipe, RecipeError
 from dart_train.run import farm, phases, recipe_policy
 from dart_train.run.paths import RunPaths
+from dart_train.tracking.packages import missing_packages
 
 GIB = 2**30
 
@@ -37,6 +38,7 @@ def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
     problems = [
         *recipe_policy.problems(recipe),
         *_package_problems(),
+        *missing_packages(recipe.tracking.extras),
         *_task_problems(recipe),
         *_resource_problems(recipe, paths),
         *data_problems(recipe, paths),

@@ -8,6 +8,7 @@ refuses in one sentence; results of other settings are never mixed. Non-goals: t
     `train.updates`, `.max_minutes`   at any time, if they are raised: a finished run trains on and is evaluated again
     `limits`, `eval.min_gain_points`  at any time: they change no result
     `eval.test_episodes`              at any time: the test follows everything else
+    `tracking`                        at any time: it copies the metrics
     `data.listen`, `.url`             at any time, with `data.insecure_plain_http`
 """
 
@@ -34,6 +35,7 @@ RESULT_INDEPENDENT = (
     "data.listen",
     "data.url",
     "data.insecure_plain_http",
+    "tracking.",
 )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.live import Live
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats
 from dart_agent.errors import StoreError
+from dart_agent.metrics_file import MetricsReader
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.run.lock import is_locked
@@ -26,36 +26,6 @@ from dart_train.watch.page import render
 from dart_train.watch.snapshot import RunSnapshot, take_snapshot
 
 ANSWER_TIMEOUT_S = 2.0
-
-
-class MetricsReader:
-    """Reads the lines that were added to a metrics file since the last time.
-
-    Args:
-        path: The file; it need not exist yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self.lines: list[dict[str, Any]] = []
-
-    def read(self) -> list[dict[str, Any]]:
-        """Read what is new; a line that is being written is read the next time.
-
-        Returns:
-            All lines so far.
-        """
-        if not self._path.exists():
-            return self.lines
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                self.lines.append(json.loads(line))
-        return self.lines
 
 
 async def watch(
@@ -87,12 +57,15 @@ async def watch(
     """
     recipe, reader, shown = load_resolved_recipe(paths), MetricsReader(paths.metrics), console or Console()
 
+    lines: list[dict[str, Any]] = []
+
     async def look() -> RunSnapshot:
         running = is_locked(paths)
+        lines.extend(reader.read_new())
         return take_snapshot(
             recipe,
             RunState.load(paths.state),
-            reader.read(),
+            lines,
             await ask_data_manager(paths) if running else None,
             running=running,
             now_s=clock.time(),

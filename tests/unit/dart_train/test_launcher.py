@@ -54,6 +54,16 @@ async def test_a_component_that_fails_for_good_ends_the_watched_task(tmp_path: P
     await launcher.stop_all()
 
 
+async def test_an_optional_component_that_fails_for_good_is_told_and_not_missed(tmp_path: Path) -> None:
+    lost: list[str] = []
+    launcher = LocalLauncher(on_loss=lost.append)
+    optional = replace(spec(tmp_path, "import sys; print('no network', file=sys.stderr); sys.exit(3)"), optional=True)
+    component = await launcher.start(optional)
+    await launcher.watch(asyncio.ensure_future(component.wait()))
+    assert lost == ["part ended with exit code 3: no network"]
+    await launcher.stop_all()
+
+
 async def test_restarts_are_counted_and_bounded(tmp_path: Path) -> None:
     restarts: list[tuple[str, int]] = []
     launcher = LocalLauncher(on_restart=lambda name, code: restarts.append((name, code)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
+import re
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -58,6 +60,21 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_recipe_that_fits_passes_and_starts_no_farm(place: Path, tmp_path: Path) -> None:
     assert complaints(recipe(), tmp_path) == []
     assert not (place / "farm.sock").exists()
+
+
+def test_packages_for_tracking_are_missed_before_anything_starts(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("tensorboard", "wandb") else found(name)
+    )
+    assert complaints(recipe(), tmp_path) == []
+    told = complaints(recipe(tracking={"tensorboard": True, "wandb": "online"}), tmp_path)
+    assert [re.search(r"package (\w+) is not installed: pip install .*\[\1\]", each) is not None for each in told] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(

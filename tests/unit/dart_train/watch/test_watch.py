@@ -20,7 +20,7 @@ from dart_train.config import Recipe
 from dart_train.run.lock import is_locked, run_lock
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import RunState, save_resolved_recipe
-from dart_train.watch.command import MetricsReader, ask_data_manager, watch
+from dart_train.watch.command import ask_data_manager, watch
 from dart_train.watch.page import render, warnings
 from dart_train.watch.snapshot import RunSnapshot, take_snapshot
 from tests.unit.dart_agent.fakes import FakeClock
@@ -196,17 +196,6 @@ def paths(tmp_path: Path) -> RunPaths:
         "".join(json.dumps(line) + "\n" for line in [episode(1.0, 1.0), update(2.0, 1)]), encoding="utf-8"
     )
     return found
-
-
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    reader = MetricsReader(file)
-    assert reader.read() == []
-    file.write_text('{"a": 1}\n{"a"', encoding="utf-8")
-    assert reader.read() == [{"a": 1}]
-    with file.open("a", encoding="utf-8") as rest:
-        rest.write(": 2}\n")
-    assert reader.read() == [{"a": 1}, {"a": 2}]
 
 
 async def test_a_run_is_going_on_while_its_lock_is_held(paths: RunPaths) -> None:

@@ -1,0 +1,1 @@
+"""The metrics of a run in TensorBoard and Weights & Biases."""
