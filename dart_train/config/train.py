@@ -22,7 +22,7 @@ from dart_train.objectives.settings import (
     LossSettings,
 )
 
-UNBOUNDED = ("dual_clip", "tis_cap")
+UNBOUNDED = ("dual_clip", "max_grad_norm", "tis_cap")
 """Keys of the section `train` that may have no value."""
 
 
@@ -41,6 +41,8 @@ class TrainSection(StrictModel):
         beta2: AdamW's decay of the mean of squared gradients.
         weight_decay: Weight decay.
         grad_clip: Greatest norm of a gradient.
+        max_grad_norm: A batch whose gradient has a greater norm before it is clipped is not trained on, and its trajectories are
+            quarantined; "none": no bound. At least `grad_clip`.
         algorithm: Which settings the keys below have unless the recipe says otherwise (`dart_train.objectives.algorithms`): `grpo`,
             `grpo-trajectory`, `dr-grpo`, `rloo`, `dapo`, `gspo`, `cispo`, or one of a package.
         surrogate: What is maximised per token: `clipped`, `sequence_clipped`, `weighted`, `policy_gradient`, or your own `module:function`.
@@ -92,6 +94,7 @@ class TrainSection(StrictModel):
     beta2: float = Field(default=0.99, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
+    max_grad_norm: float | None = Field(default=None, gt=0)
     algorithm: str = "grpo"
     surrogate: str = "clipped"
     clip_low: float = Field(default=0.2, gt=0)
@@ -141,6 +144,15 @@ class TrainSection(StrictModel):
         if self.lora_rank is None:
             return None
         return LoraSettings(rank=self.lora_rank, alpha=self.lora_alpha, targets=self.lora_targets)
+
+    @model_validator(mode="after")
+    def _bound_of_the_gradient_is_above_the_clip(self) -> TrainSection:
+        if self.max_grad_norm is not None and self.max_grad_norm < self.grad_clip:
+            raise ValueError(
+                f"max_grad_norm = {self.max_grad_norm:g} is below grad_clip = {self.grad_clip:g}, so that what is only to be clipped would "
+                "not be trained on: raise it, a hundred times the usual gradient norm is a good value"
+            )
+        return self
 
     @model_validator(mode="after")
     def _adapter_is_complete(self) -> TrainSection:

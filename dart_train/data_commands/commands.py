@@ -36,7 +36,9 @@ RedactScreens = Annotated[bool, typer.Option("--redact-screens", help="leave out
 Phase = Annotated[str | None, typer.Option("--phase", help="name of a phase, e.g. train")]
 Task = Annotated[str | None, typer.Option("--task", help="a task id")]
 Family = Annotated[str | None, typer.Option("--family", help="a task family")]
-Fate = Annotated[str | None, typer.Option("--fate", help="trained, left_out, waiting, dropped, masked, eval or demo")]
+Fate = Annotated[
+    str | None, typer.Option("--fate", help="trained, left_out, waiting, dropped, quarantined, masked, eval or demo")
+]
 MinReward = Annotated[float | None, typer.Option("--min-reward", help="least reward")]
 MaxReward = Annotated[float | None, typer.Option("--max-reward", help="greatest reward")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from dart_train.data_commands.provenance import read_provenance
 from dart_train.data_manager.store.models import TrajectoryTable
 
-FATES = ("trained", "left_out", "waiting", "dropped", "masked", "eval", "demo")
+FATES = ("trained", "left_out", "waiting", "dropped", "quarantined", "masked", "eval", "demo")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ sentence; nothing is guessed: a reason that is not known here is told as it is r
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -134,7 +134,7 @@ class TrajectoryProvenance:
         rollout_id: Its rollout.
         group_id: Its group.
         group_state: State of that group.
-        fate: What became of it, in a word: trained, left_out, waiting, dropped, masked, eval, demo.
+        fate: What became of it, in a word: trained, left_out, waiting, dropped, quarantined, masked, eval, demo.
         why: The same in a sentence.
         steps: Its steps; a trajectory without steps has none.
     """
@@ -171,7 +171,7 @@ def read_provenance(session: Session, row: TrajectoryTable) -> TrajectoryProvena
         uses[member.index].append(_use(member, batch, spans.get(member.index, ())))
     quarantine = select(QuarantinedStepTable).where(QuarantinedStepTable.rollout_id == row.rollout_id)
     causes = {each.index: each.cause for each in session.scalars(quarantine)}
-    fate, why = describe_fate(row, group, [use for each in uses.values() for use in each])
+    fate, why = describe_fate(row, group, [use for each in uses.values() for use in each], causes)
     steps = tuple(
         StepProvenance(index, spans[index], tuple(uses[index]), _verdict(uses[index], causes.get(index), why))
         for index in sorted(spans)
@@ -181,13 +181,16 @@ def read_provenance(session: Session, row: TrajectoryTable) -> TrajectoryProvena
     )
 
 
-def describe_fate(row: TrajectoryTable, group: GroupTable | None, uses: Sequence[BatchUse]) -> tuple[str, str]:
+def describe_fate(
+    row: TrajectoryTable, group: GroupTable | None, uses: Sequence[BatchUse], quarantined: Mapping[int, str]
+) -> tuple[str, str]:
     """Say what became of a trajectory.
 
     Args:
         row: The trajectory.
         group: Its group, None where it is not known.
         uses: What became of its steps in batches.
+        quarantined: Causes of the steps that are quarantined, by index.
 
     Returns:
         A word and a sentence.
@@ -204,6 +207,9 @@ def describe_fate(row: TrajectoryTable, group: GroupTable | None, uses: Sequence
         return "masked", f"masked, because it has no reward: {row.stop}" + (f" ({row.cause})" if row.cause else "")
     if any(use.state == "issued" and use.reason is None for use in uses):
         return "waiting", "the trainer has its batch now"
+    if quarantined:
+        causes = "; ".join(dict.fromkeys(quarantined.values()))
+        return "quarantined", f"{len(quarantined)} of {row.n_steps} steps are never trained on: {causes}"
     if uses:
         return "left_out", "; ".join(dict.fromkeys(use.sentence for use in uses))
     state = "unknown" if group is None else group.state

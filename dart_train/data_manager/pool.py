@@ -16,7 +16,13 @@ from sqlalchemy.orm import Session
 
 from dart_agent.types import Purpose
 from dart_train.curation.experience_pool import ExperiencePoolSettings, StoredSuccess, select_success
-from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, StepTable, TrajectoryTable
+from dart_train.data_manager.store.models import (
+    BatchMemberTable,
+    BatchTable,
+    QuarantinedStepTable,
+    StepTable,
+    TrajectoryTable,
+)
 
 POOL = "pool"
 """Source of a batch member that completes a group."""
@@ -67,6 +73,7 @@ def choose_success(
             TrajectoryTable.task_id == task_id,
             TrajectoryTable.reward > 0,
             TrajectoryTable.version_min.is_not(None),
+            TrajectoryTable.rollout_id.not_in(select(QuarantinedStepTable.rollout_id)),
         )
         .order_by(TrajectoryTable.seq.desc())
         .limit(SUCCESS_WINDOW)

@@ -20,7 +20,7 @@ from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.results import evaluations_on_test, read_results, result_rows
 from dart_train.report.examples import read_examples
 from dart_train.report.learning_signal import describe_learning_signal
-from dart_train.report.page import Chart, Curve, Example, MaskedRow, RunReport
+from dart_train.report.page import Chart, Curve, Example, FailedBatch, MaskedRow, RunReport
 from dart_train.report.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
 from dart_train.report.throughput import (
     episode_lines,
@@ -136,6 +136,7 @@ async def build_report(
         stages_s=state.stages_s,
         counts=_counts(stats),
         masked=masked_rows(stats),
+        failed_batches=failed_batches(metrics),
         throughput=stage_throughput(episodes, updates, STAGES_BY_PHASE),
         utilisation=training_utilisation(episodes, updates, desktops, TRAIN),
         throughput_charts=throughput_charts(episodes, updates, desktops, TRAIN),
@@ -197,6 +198,27 @@ def masked_rows(stats: DataManagerStats) -> list[MaskedRow]:
             _masked_row(each.family, each.end.value, families[each.family].episodes, [each])
             for each in stats.masked_episodes
         ),
+    ]
+
+
+def failed_batches(lines: Sequence[Mapping[str, Any]]) -> list[FailedBatch]:
+    """Find the batches that were not trained on.
+
+    Args:
+        lines: Lines of the metrics file.
+
+    Returns:
+        One for each, in their order.
+    """
+    return [
+        FailedBatch(
+            version=int(line.get("version", 0)),
+            cause=str(line.get("cause", "")),
+            trajectories=int(line.get("quarantined_trajectories", 0)),
+            steps=int(line.get("quarantined_steps", 0)),
+        )
+        for line in lines
+        if line.get("kind") == "failed_batch"
     ]
 
 

@@ -112,6 +112,23 @@ class MaskedRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedBatch:
+    """A batch that was not trained on.
+
+    Attributes:
+        version: The policy version that it should have changed.
+        cause: Why it was not trained on.
+        trajectories: Trajectories of which steps were quarantined.
+        steps: Quarantined steps.
+    """
+
+    version: int
+    cause: str
+    trajectories: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageThroughput:
     """Rates of one stage, from the begin of its first episode to the end of its last, without pauses.
 
@@ -164,6 +181,7 @@ class RunReport:
         stages_s: Seconds per finished stage.
         counts: Totals of the run by name.
         masked: Table of masked episodes.
+        failed_batches: Batches that were not trained on, and what of them is quarantined.
         throughput: Rates per stage; empty where no episode is recorded.
         utilisation: Utilisation during training; empty where no train step is recorded.
         throughput_charts: Rates and utilisation over time.
@@ -184,6 +202,7 @@ class RunReport:
     test: Sequence[ResultRow] = ()
     test_number: int = 0
     masked: Sequence[MaskedRow] = ()
+    failed_batches: Sequence[FailedBatch] = ()
     throughput: Sequence[StageThroughput] = ()
     utilisation: Sequence[Utilisation] = ()
     throughput_charts: Sequence[Chart] = ()
@@ -208,6 +227,7 @@ class RunReport:
             "stages_s": dict(self.stages_s),
             "counts": dict(self.counts),
             "masked": [asdict(row) for row in self.masked],
+            "failed_batches": [asdict(row) for row in self.failed_batches],
             "throughput": [asdict(row) for row in self.throughput],
             "utilisation": [asdict(row) for row in self.utilisation],
             "incidents": list(self.incidents),

@@ -318,7 +318,7 @@ def wandb_settings(section: TrackingSection, name: str, paths: RunPaths) -> Wand
     if section.wandb == "off":
         return None
     return WandbSettings(
-        folder=paths.root,
+        folder=paths.wandb,
         run_id=paths.run_id.read_text(encoding="ascii").strip(),
         name=name,
         project=section.wandb_project,

@@ -150,6 +150,11 @@ class RunPaths:
         return self.root / "tensorboard"
 
     @property
+    def wandb(self) -> Path:
+        """Files of the client of Weights & Biases, which chooses this name."""
+        return self.root / "wandb"
+
+    @property
     def report(self) -> Path:
         """The HTML report and its figures."""
         return self.root / "report"

@@ -76,6 +76,7 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             beta2=train.beta2,
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,
+            max_grad_norm=train.max_grad_norm,
         ),
         loss=train.loss_settings(),
         checkpoint_every=train.checkpoint_every,

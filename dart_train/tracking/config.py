@@ -19,7 +19,7 @@ class WandbSettings(StrictModel):
     """A run of Weights & Biases.
 
     Attributes:
-        folder: Where its files are.
+        folder: Where its files are: a folder `wandb`.
         run_id: Its id.
         name: Its displayed name.
         project: Its project.

@@ -76,7 +76,7 @@ class WandbSink:
     """A run of Weights & Biases, whose step is the number of the line; neither code nor console output nor the recipe is uploaded.
 
     Args:
-        folder: Where its files are, in a folder `wandb`.
+        folder: Where its files are: a folder `wandb`, the name that its client chooses.
         run_id: Id of the run.
         name: Displayed name.
         project: Project.
@@ -87,13 +87,13 @@ class WandbSink:
         import wandb
 
         folder.mkdir(parents=True, exist_ok=True)
-        for former in (folder / "wandb").glob(f"offline-run-*-{run_id}"):
+        for former in folder.glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(former)
         self._run: Any = wandb.init(
             project=project,
             name=name,
             id=run_id,
-            dir=str(folder),
+            dir=str(folder.parent),
             mode=mode,
             resume="allow",
             settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),

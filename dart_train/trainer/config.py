@@ -34,6 +34,7 @@ class OptimizerSettings(StrictModel):
         beta1: Decay of the mean of gradients.
         beta2: Decay of the mean of squared gradients.
         grad_clip: Greatest norm of a gradient.
+        max_grad_norm: A batch with a gradient of a greater norm before it is clipped is not trained on; None: no bound.
     """
 
     learning_rate: float = Field(default=1e-4, ge=0)
@@ -43,6 +44,7 @@ class OptimizerSettings(StrictModel):
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.999, ge=0, lt=1)
     grad_clip: float = Field(default=1.0, gt=0)
+    max_grad_norm: float | None = Field(default=None, gt=0)
 
 
 class PolicyTrainingSettings(StrictModel):

@@ -246,12 +246,14 @@ class TrainerProcess:
                 "version": self.trainer.version,
                 "cause": failure.cause,
                 "culprits": len(failure.culprits),
+                **_quarantined(batch, failure),
             },
         )
         if count >= self._config.max_failed_batches:
             raise TrainingStopped(
                 f"{count} batches in a row could not be trained on, the last because {failure.cause}: fix the cause (an image or a "
-                "row that is damaged; for a gradient that is not finite lower train.learning_rate or train.tis_cap) and start the run again"
+                "row that is damaged; for a gradient that is not finite or too large lower train.learning_rate or train.tis_cap) and "
+                "start the run again"
             )
 
     async def _report_batch(self, state: TrainerState) -> None:
@@ -276,6 +278,17 @@ class TrainerProcess:
             announce(self._ranks, "checkpoint")
             self._checkpoints.save(self._unsaved)
             self._unsaved = None
+
+
+def _quarantined(batch: Batch, failure: BatchFailed) -> dict[str, Any]:
+    """How much of a failed batch is quarantined: its culprits, or all of it where they are not known."""
+    steps = {(each.rollout_id, each.index) for each in failure.culprits}
+    steps = steps or {(row.rollout_id, row.step.index) for row in batch.rows}
+    return {
+        "batch": batch.batch_id,
+        "quarantined_steps": len(steps),
+        "quarantined_trajectories": len({rollout_id for rollout_id, _ in steps}),
+    }
 
 
 async def run_trainer(config: TrainerConfig, ranks: Ranks) -> bool:

@@ -68,6 +68,10 @@ class _GradientNotFinite(Exception):
     """The gradient of a mini-batch has a NaN or an infinity."""
 
 
+class _GradientExploded(Exception):
+    """The norm of the gradient of a mini-batch is above the bound. It is a property of all its rows: no single one is to blame."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainStep:
     """What one train step did.
@@ -141,17 +145,19 @@ class Trainer:
             What the train step did.
 
         Raises:
-            BatchFailed: A row cannot be trained on as it was sampled, or the gradient is not finite; nothing has changed.
+            BatchFailed: A row cannot be trained on as it was sampled, or the gradient is not finite or above `max_grad_norm`; nothing has
+                changed.
         """
         rows = build_rows(batch, self.config.advantage, self.config.advantage_over)
         several_steps = self.config.epochs * self.config.minibatches > 1
         before = self._policy.copy_to_host() if several_steps else None
         try:
             return self._train(batch, list(rows))
-        except (BatchError, BlobError, _GradientNotFinite) as error:
+        except (BatchError, BlobError, _GradientNotFinite, _GradientExploded) as error:
             if before is not None:
                 self._policy.copy_back(before)
-            culprits = [row for row in rows if self._is_culprit(row)]
+            single = not isinstance(error, _GradientExploded)
+            culprits = [row for row in rows if self._is_culprit(row)] if single else []
             self._policy.optimizer.zero_grad(set_to_none=True)
             raise BatchFailed(
                 str(error), [StepReference(rollout_id=row.rollout_id, index=row.step.index) for row in culprits]
@@ -248,9 +254,14 @@ class Trainer:
     def _minibatch_step(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
         """Gradients over micro-batches, then one AdamW step. Returns metric sums and the gradient norm before clipping."""
         sums = self._accumulate_gradients(rows, old)
-        norm = float(self._policy.clip_gradient())
+        norm = self._ranks.broadcast(float(self._policy.clip_gradient()))  # every rank decides alike
         if not math.isfinite(norm):
             raise _GradientNotFinite(f"the gradient of update {self.updates + 1} is not finite")
+        bound = self.config.optimizer.max_grad_norm
+        if bound is not None and norm > bound:
+            raise _GradientExploded(
+                f"the gradient of update {self.updates + 1} has the norm {norm:.4g}, above train.max_grad_norm = {bound:g}"
+            )
         self._policy.step(self._learning_rate(self.updates))
         return sums, norm
 

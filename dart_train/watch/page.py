@@ -80,6 +80,10 @@ def warnings(snapshot: RunSnapshot) -> list[str]:
     if snapshot.masked_percent:
         cause = f", latest cause: {snapshot.masked_cause}" if snapshot.masked_cause else ""
         found.append(f"{snapshot.masked_percent:.1f} % of the episodes are masked{cause}")
+    if snapshot.failed_batches:
+        found.append(
+            f"batches that were not trained on: {snapshot.failed_batches}, the latest because {snapshot.failed_batch_cause}"
+        )
     return [*found, *snapshot.incidents[-3:]]
 
 

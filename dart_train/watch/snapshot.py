@@ -66,6 +66,8 @@ class RunSnapshot:
         masked_percent: Masked episodes among all, None where it is not known.
         masked_cause: The newest cause.
         equal_rewards: Training episodes of the window where all their rewards are equal and no train step was made; 0 otherwise.
+        failed_batches: Batches that were not trained on.
+        failed_batch_cause: Why the newest of them was not, None where there is none.
         incidents: What went wrong and was mended.
     """
 
@@ -89,6 +91,8 @@ class RunSnapshot:
     masked_percent: float | None
     masked_cause: str | None
     equal_rewards: int
+    failed_batches: int
+    failed_batch_cause: str | None
     incidents: tuple[str, ...]
 
 
@@ -121,6 +125,7 @@ def take_snapshot(
     recent = [line for line in lines if end_s - window_s < _time_s(line) <= end_s]
     episodes, updates = episode_lines(recent), update_lines(recent)
     all_updates = [line for line in lines if line.get("kind") == "update"]
+    failed = [line for line in lines if line.get("kind") == "failed_batch"]
     answered_s = sum(max(0.0, each.model_s - each.queue_s) for each in episodes)
     stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
     counts = None if stats is None else stats.episode_counts
@@ -149,6 +154,8 @@ def take_snapshot(
         masked_percent=100 * counts.masked / counts.episodes if counts is not None and counts.episodes else None,
         masked_cause=None if stats is None else stats.last_masked_cause,
         equal_rewards=0 if updates else _equal_rewards(recent),
+        failed_batches=len(failed),
+        failed_batch_cause=str(failed[-1].get("cause")) if failed else None,
         incidents=tuple(state.incidents),
     )
 

@@ -141,6 +141,7 @@ def test_a_preset_of_the_curation_gives_what_the_recipe_leaves_out(tmp_path: Pat
         ('[desktops]\nfarm = "https://me:secret@farm.example"\n', "put the key into DART_API_KEY"),
         ('[train]\nreference_model = "some/model"\n', "set kl_coefficient above 0"),
         ("[rollout]\ntop_p = 0.9\n", "`rollout.top_p`: 0.9 would cut tokens off"),
+        ("[train]\nmax_grad_norm = 0.5\n", "max_grad_norm = 0.5 is below grad_clip = 1"),
     ],
 )
 def test_a_wrong_recipe_names_the_key(tmp_path: Path, change: str, expected: str) -> None:

@@ -12,7 +12,7 @@ from dart_agent.data_client.fake_trajectories import fake_trajectory
 from dart_agent.types import Purpose, SamplingParams, WorkItem
 from dart_train.report import examples
 from dart_train.report.examples import MAX_IMAGE_BYTES, embed_image
-from dart_train.report.page import Chart, Curve, Example, ExampleStep, RunReport, write_report
+from dart_train.report.page import Chart, Curve, Example, ExampleStep, FailedBatch, RunReport, write_report
 from dart_train.report.paired_evaluation import compare_evaluations
 
 PIXELS = np.full((40, 64, 3), 200, dtype=np.uint8)
@@ -36,6 +36,7 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
             )
         ],
         incidents=["vllm-1 restarted"],
+        failed_batches=[FailedBatch(7, "the gradient has the norm 5000", 16, 60)],
     )
     page = write_report(report, tmp_path).read_text(encoding="utf-8")
     assert "25.0 %" in page
@@ -44,6 +45,7 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
     assert "<svg" in page
     assert "Press &lt;Lemon&gt;" in page
     assert "vllm-1 restarted" in page
+    assert '<td>7</td><td class="text">the gradient has the norm 5000</td><td>16</td><td>60</td>' in page
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )

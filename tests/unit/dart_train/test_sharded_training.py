@@ -28,6 +28,7 @@ from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.follower import announce
 from dart_train.trainer.process import TrainerProcess, run_follower
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.trained_policy import TrainedPolicy
 
 TOLERANCE = 1e-6
 
@@ -70,7 +71,13 @@ def config(root: Path, name: str, **changes: Any) -> TrainerConfig:
     return config_of(root / name, tiny_model(root)[0], **(options | changes))
 
 
-def train(settings: TrainerConfig, batches: list[Batch], ranks: Ranks, latest: VersionRecord | None = None) -> None:
+def train(
+    settings: TrainerConfig,
+    batches: list[Batch],
+    ranks: Ranks,
+    latest: VersionRecord | None = None,
+    failed: tuple[str, ...] = (),
+) -> None:
     load = policy.load_model
 
     def load_double(*args: Any, **options: Any) -> LoadedModel:
@@ -84,7 +91,7 @@ def train(settings: TrainerConfig, batches: list[Batch], ranks: Ranks, latest: V
             client.latest = latest
             process = TrainerProcess(settings, cast(DataManagerClient, client), ranks=ranks)
             asyncio.run(process.run())
-            assert not client.failures
+            assert tuple(batch_id for batch_id, _ in client.failures) == failed
             announce(ranks, "end")
         else:
             run_follower(settings, ranks)
@@ -92,21 +99,21 @@ def train(settings: TrainerConfig, batches: list[Batch], ranks: Ranks, latest: V
         policy.load_model = load
 
 
-def one_rank(rank: int, port: int, settings: TrainerConfig, batches: list[Batch]) -> None:
+def one_rank(rank: int, port: int, settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...] = ()) -> None:
     os.environ |= {
         "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
     }  # fmt: skip
     torch.set_num_threads(1)
-    train(settings, batches, Ranks.join("cpu"))
+    train(settings, batches, Ranks.join("cpu"), failed=failed)
     torch.distributed.destroy_process_group()
 
 
-def train_in_two_processes(settings: TrainerConfig, batches: list[Batch]) -> None:
+def train_in_two_processes(settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...] = ()) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=one_rank, args=(rank, port, settings, batches)) for rank in (0, 1)]
+    processes = [context.Process(target=one_rank, args=(rank, port, settings, batches, failed)) for rank in (0, 1)]
     for process in processes:
         process.start()
     for process in processes:
@@ -143,3 +150,24 @@ def test_two_processes_train_what_one_trains_and_read_each_others_checkpoints(ro
     second = together.weights / "v2"
     train(together, batches[2:], Ranks(), VersionRecord(version=2, path=str(second), digest=weights_digest(second)))
     assert distance(published(alone, 3), published(together, 3), start) <= TOLERANCE
+
+
+@pytest.mark.slow
+def test_ranks_leave_out_the_batch_whose_gradient_explodes_on_the_first_one(
+    root: Path, batches: list[Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = {"optimizer": {"learning_rate": 1e-3, "grad_clip": 0.5, "max_grad_norm": 1e6}}
+    alone, together = config(root, "without", **bound), config(root, "exploding", **bound)
+    train(alone, batches[1:], Ranks())
+    clip, calls = TrainedPolicy.clip_gradient, 0
+
+    def explode_once_on_the_first_rank(trained: TrainedPolicy) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return clip(trained) * (1e9 if calls == 1 and trained.ranks.first else 1)
+
+    monkeypatch.setattr(TrainedPolicy, "clip_gradient", explode_once_on_the_first_rank)
+    train_in_two_processes(together, batches, failed=("b0",))
+    start = load_file(tiny_model(root)[0] / "model.safetensors")
+    for version in (1, 2):
+        assert distance(published(alone, version), published(together, version), start) <= TOLERANCE

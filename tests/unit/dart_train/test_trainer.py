@@ -307,6 +307,32 @@ def test_a_gradient_that_is_not_finite_is_undone_and_its_row_found(
     assert same(weights_of(fresh), weights_of(trainer)), "what follows is as if the failure had not been"
 
 
+def test_a_gradient_above_the_bound_is_not_applied_and_blames_no_single_row(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norm = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3}).step(batch).metrics["grad_norm"]
+    bounded = {"learning_rate": 1e-3, "max_grad_norm": 2 * norm}
+    trainer = trainer_on(root, model_dir, images, epochs=2, optimizer=bounded)
+    weights, clip, passes = weights_of(trainer), trainer._policy.clip_gradient, 0
+
+    def explode_in_the_second_pass() -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        return clip() if passes == 1 else torch.tensor(1000 * norm)
+
+    monkeypatch.setattr(trainer._policy, "clip_gradient", explode_in_the_second_pass)
+    with pytest.raises(BatchFailed, match=r"update 1 has the norm .*, above train.max_grad_norm = ") as failure:
+        trainer.step(batch)
+    assert failure.value.culprits == ()
+    assert (trainer.version, trainer.updates) == (0, 0)
+    assert same(weights, weights_of(trainer))
+    monkeypatch.undo()
+    fresh = trainer_on(root, model_dir, images, epochs=2, optimizer=bounded)
+    fresh.step(batch)
+    trainer.step(batch)
+    assert same(weights_of(fresh), weights_of(trainer)), "what follows is as if the batch had not been"
+
+
 def test_bfloat16_is_for_matrix_products_only(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:
     rounds = {}
     for dtype in ("float32", "bfloat16"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 from settable_clock import SettableClock
 from trainer_harness import batch_of, config_of, tiny_model
 
@@ -18,10 +19,12 @@ from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReply, BatchReport, StepReference, VersionRecord
 from dart_agent.inference.weights.adapters import read_adapter
 from dart_agent.inference.weights.digest import weights_digest
+from dart_agent.metrics_file import MetricsReader
 from dart_train.model.adapters import LoraSettings
 from dart_train.trainer.__main__ import main
 from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.process import WAIT_FOR_BATCH_S, TrainerProcess, TrainingStopped
+from dart_train.trainer.trained_policy import TrainedPolicy
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
 
 
@@ -71,7 +74,12 @@ class RecordingClient:
     async def batch_failed(self, batch_id: str, failure: BatchFailure) -> int:
         self.failures.append((batch_id, failure))
         (batch,) = (batch for batch in self.batches if batch.batch_id == batch_id)
+        if self.die_at == "failed":
+            raise SimulatedKill
         culprits = {(culprit.rollout_id, culprit.index) for culprit in failure.culprits}
+        if not culprits:
+            self.batches.remove(batch)
+            return len(self.failures)
         left = [row for row in batch.rows if (row.rollout_id, row.step.index) not in culprits]
         again = batch.model_copy(update={"rows": left, "batch_id": f"{batch_id}-again"})
         self.batches[self.batches.index(batch)] = again
@@ -313,6 +321,43 @@ async def test_a_batch_with_a_damaged_image_fails_alone_and_training_goes_on(har
     assert "cannot be read" in failure.cause
     assert failure.culprits == [culprit]
     assert harness.client.done == {"b0": 1, "b1-again": 2, "b2": 3}
+
+
+def explode(monkeypatch: pytest.MonkeyPatch, batch_id: str) -> None:
+    """Let the gradient of one batch have an enormous norm."""
+    step, clip, now = Trainer.step, TrainedPolicy.clip_gradient, ""
+
+    def noted_step(trainer: Trainer, batch: Batch) -> TrainStep:
+        nonlocal now
+        now = batch.batch_id
+        return step(trainer, batch)
+
+    def exploding_clip(trained: TrainedPolicy) -> torch.Tensor:
+        return clip(trained) * (1e9 if now == batch_id else 1)
+
+    monkeypatch.setattr(Trainer, "step", noted_step)
+    monkeypatch.setattr(TrainedPolicy, "clip_gradient", exploding_clip)
+
+
+async def test_an_exploding_batch_is_left_out_as_if_it_had_never_been_also_after_a_kill(
+    harness: TrainerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = {"optimizer": harness.config.optimizer.model_copy(update={"max_grad_norm": 1e6})}
+    explode(monkeypatch, "b1")
+    await harness.killed("failed", **bounded)
+    await harness.run(**bounded)
+    ids = [batch_id for batch_id, _ in harness.client.failures]
+    assert ids == ["b1", "b1"], "the killed report is made again"
+    assert all(
+        not failure.culprits and "above train.max_grad_norm" in failure.cause for _, failure in harness.client.failures
+    )
+    assert harness.client.done == {"b0": 1, "b2": 2}
+    (line,) = [line for line in MetricsReader(harness.config.metrics).read_new() if line["kind"] == "failed_batch"]
+    assert (line["batch"], line["quarantined_trajectories"], line["quarantined_steps"]) == ("b1", 2, 2)
+    without = TrainerHarness(tmp_path / "without", harness.model.parent)
+    without.client.batches = [batch for batch in without.client.batches if batch.batch_id != "b1"]
+    await without.run(**bounded)
+    assert weights_digest(without.config.weights / "v2") == weights_digest(harness.config.weights / "v2")
 
 
 async def test_training_ends_with_one_sentence_after_several_failed_batches_in_a_row(

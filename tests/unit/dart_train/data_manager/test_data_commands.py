@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.payloads import TrajectoryPayload, stream_payloads
-from dart_agent.data_client.wire import BatchReport, ParkRequest, StepUse, StoreStepRequest
+from dart_agent.data_client.wire import BatchFailure, BatchReport, ParkRequest, StepUse, StoreStepRequest
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import Purpose
@@ -125,6 +125,21 @@ def test_solved_rollouts_are_imitated_as_they_were_sampled(recorded: RecordedRun
     recorded.harness.store.close()
     with pytest.raises(DemonstrationsUnusableError, match="has no stored rollouts"), read_successes((tmp_path,), 1):
         pass
+
+
+def test_what_is_quarantined_is_listed_with_its_cause(recorded: RecordedRun) -> None:
+    harness = recorded.harness
+    for _ in range(3):
+        harness.report(harness.must_acquire(), 0.0)
+    batch = harness.must_batch(2)
+    cause = "the gradient of update 5 has the norm 1e+04, above train.max_grad_norm = 100"
+    harness.manager.batch_failed(batch.batch_id, BatchFailure(cause=cause))
+    listed = json.loads(recorded.run("ls", "--json", "--fate", "quarantined"))
+    assert {row["rollout_id"] for row in listed} == {row.rollout_id for row in batch.rows}
+    assert listed[-1]["why"] == f"2 of 2 steps are never trained on: {cause}"
+    shown = recorded.run("show", listed[-1]["rollout_id"])
+    assert f"quarantined: 2 of 2 steps are never trained on: {cause}" in shown
+    assert shown.count(f"    quarantined: {cause}") == 2
 
 
 def test_garbage_is_only_what_no_step_needs(recorded: RecordedRun) -> None:

@@ -87,6 +87,17 @@ def test_a_batch_that_failed_is_no_use(make: Any) -> None:
     assert pooled(trained(harness, 1)) == pooled(batch)
 
 
+def test_a_success_that_is_quarantined_completes_no_group(make: Any) -> None:
+    harness = make()
+    harness.group([1.0, 0.0, 0.0, 0.0])
+    batch = harness.must_batch(0)
+    harness.manager.batch_failed(batch.batch_id, BatchFailure(cause="the gradient exploded"))
+    assert harness.batch(0) is None
+    late = harness.group(FAILED)
+    assert harness.batch(0) is None
+    assert harness.state_of(late) == ("dropped", "all_failed")
+
+
 def test_a_success_is_in_a_batch_once_fresh_or_pooled(make: Any) -> None:
     harness = make(groups=2, max_uses=None)
     harness.group([1.0, 0.0, 0.0, 0.0])

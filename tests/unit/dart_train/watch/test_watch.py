@@ -198,6 +198,12 @@ def paths(tmp_path: Path) -> RunPaths:
     return found
 
 
+def test_batches_that_were_not_trained_on_are_told_with_the_newest_cause() -> None:
+    lines = [{"kind": "failed_batch", "time_s": 1.0, "version": 3, "cause": cause} for cause in ("an image", "a norm")]
+    shown = take_snapshot(recipe(), RunState(), lines, None, running=False, now_s=NOW_S, window_s=WINDOW_S)
+    assert "batches that were not trained on: 2, the latest because a norm" in warnings(shown)
+
+
 async def test_a_run_is_going_on_while_its_lock_is_held(paths: RunPaths) -> None:
     assert not is_locked(paths)
     with run_lock(paths):
