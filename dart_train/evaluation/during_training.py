@@ -17,9 +17,10 @@ from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import EpisodeResult
-from dart_agent.metrics_file import append_metrics
+from dart_agent.metrics_file import MetricsReader, append_metrics
 from dart_server.wire import Clock
 from dart_train.config import Recipe
+from dart_train.evaluation.reward_alarm import find_reward_alarm
 from dart_train.evaluation.statistics import success_rate
 from dart_train.run import phases
 
@@ -88,6 +89,9 @@ async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int
     line = describe_evaluation(await client.results(name))
     if line is not None:
         append_metrics(metrics, {"kind": METRICS_KIND, "version": version, **line})
+        alarm = find_reward_alarm(MetricsReader(metrics).read_new())
+        if alarm is not None:
+            append_metrics(metrics, alarm.as_line(clock.time()))
 
 
 def describe_evaluation(results: Sequence[EpisodeResult]) -> dict[str, Any] | None:

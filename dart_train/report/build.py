@@ -18,6 +18,7 @@ from dart_agent.types import SOLVED_REWARD
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.results import evaluations_on_test, read_results, result_rows
+from dart_train.evaluation.reward_alarm import alarm_sentences
 from dart_train.report.examples import read_examples
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import Chart, Curve, Example, FailedBatch, MaskedRow, RunReport
@@ -144,6 +145,7 @@ async def build_report(
         examples=examples,
         examples_note=_examples_note(examples, finished="after" in phases),
         incidents=tuple(state.incidents),
+        alarms=tuple(alarm_sentences(metrics)),
         evaluations=read_results(paths.evaluations),
     )
 

@@ -189,6 +189,7 @@ class RunReport:
         examples: Trajectories of the evaluation after training.
         examples_note: One sentence on examples that cannot be shown; empty where all are.
         incidents: One sentence per restart of a component and the like.
+        alarms: One sentence for each time that the reward rose while evaluation during training did not.
         evaluations: Results of evaluations of stored versions (`dart_train.evaluation`), as plain data.
     """
 
@@ -210,6 +211,7 @@ class RunReport:
     examples: Sequence[Example] = ()
     examples_note: str = ""
     incidents: Sequence[str] = ()
+    alarms: Sequence[str] = ()
     evaluations: Sequence[Mapping[str, Any]] = ()
 
     def figures(self) -> dict[str, Any]:
@@ -231,6 +233,7 @@ class RunReport:
             "throughput": [asdict(row) for row in self.throughput],
             "utilisation": [asdict(row) for row in self.utilisation],
             "incidents": list(self.incidents),
+            "alarms": list(self.alarms),
             "evaluations": [dict(each) for each in self.evaluations],
             "recipe": dict(self.recipe),
         }

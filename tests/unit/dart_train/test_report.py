@@ -36,6 +36,7 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
             )
         ],
         incidents=["vllm-1 restarted"],
+        alarms=["the training reward rose alone"],
         failed_batches=[FailedBatch(7, "the gradient has the norm 5000", 16, 60)],
     )
     page = write_report(report, tmp_path).read_text(encoding="utf-8")
@@ -45,6 +46,7 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
     assert "<svg" in page
     assert "Press &lt;Lemon&gt;" in page
     assert "vllm-1 restarted" in page
+    assert '<li class="bad">the training reward rose alone</li>' in page
     assert '<td>7</td><td class="text">the gradient has the norm 5000</td><td>16</td><td>60</td>' in page
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
