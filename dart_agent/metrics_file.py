@@ -1,10 +1,12 @@
 """The metrics files of a run: JSON lines, one writer per file.
 
-Rule: a line is written with one `write`, so that a reader never sees half of it after the writer is killed.
+Rule: a line is written with one `write`, so that a reader never sees half of it after the writer is killed. What a full disk cut off spoils
+no other line.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -24,9 +26,13 @@ def append_metrics(path: Path, line: Mapping[str, Any]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, data)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 

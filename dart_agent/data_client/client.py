@@ -35,6 +35,7 @@ from dart_agent.data_client.wire import (
     DataManagerStats,
     EpisodeResult,
     HeartbeatRequest,
+    HoldRequest,
     KeptLeasesReply,
     ParkRequest,
     PhaseSpec,
@@ -214,6 +215,10 @@ class DataManagerClient:
     async def release_worker(self, worker_id: str | None) -> int:
         """A worker (None: every worker) is gone: its rollouts are handed out again at once."""
         return (await self._post("/work/release", ReleaseRequest(worker_id=worker_id), CountReply)).count
+
+    async def hold_work(self, reason: str | None) -> int:
+        """Hand out neither work nor batches, for a reason; None: do so again. A data manager that is started anew knows nothing of it."""
+        return (await self._post("/work/hold", HoldRequest(reason=reason), CountReply)).count
 
     async def kept_leases(self) -> list[str]:
         """References of the leases whose desktops unfinished rollouts are continued on."""

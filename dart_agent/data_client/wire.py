@@ -19,6 +19,7 @@ Non-goals: no behaviour.
     GET  /phases/{name}         -> PhaseStatus
     POST /phases/{name}/stop    -> PhaseStatus
     GET  /phases/{name}/results -> list[EpisodeResult]
+    POST /work/hold             HoldRequest -> CountReply    requests for work that do not wait any more
     POST /batches/next          BatchRequest -> BatchReply   waits up to `wait_s`
     POST /batches/{id}/done     BatchReport
     POST /batches/{id}/failed   BatchFailure -> CountReply   failed batches in a row
@@ -78,6 +79,12 @@ class HeartbeatRequest(DataManagerModel):
     worker_id: str
     desktops: int | None = Field(default=None, ge=1)
     kv_cache_usage: float | None = Field(default=None, ge=0)
+
+
+class HoldRequest(DataManagerModel):
+    """Hand out neither rollouts nor batches, for a reason; None: do so again."""
+
+    reason: str | None = Field(max_length=1000)
 
 
 class AbandonRequest(DataManagerModel):
@@ -290,10 +297,14 @@ class Batch(DataManagerModel):
 
 
 class BatchReply(DataManagerModel):
-    """`batch` is None when there was not enough; `training_active` is False when no training phase can deliver any more."""
+    """`batch` is None when there was not enough, or while batches are held; `held` says why they are.
+
+    `training_active` is False when no training phase can deliver any more.
+    """
 
     batch: Batch | None
     training_active: bool
+    held: str | None = None
 
 
 class StepReference(DataManagerModel):

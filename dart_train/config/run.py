@@ -23,14 +23,17 @@ class RunSection(StrictModel):
 
 
 class LimitSection(StrictModel):
-    """What the host must have free, checked before the run starts, and how long a run waits.
+    """What the host must have free, before the run starts and while it goes on, and how long a run waits.
 
     Attributes:
         min_free_disk_gib: Disk space in GiB.
+        pause_disk_gib: Disk space in GiB below which a run that goes on pauses: no rollout and no train step begins until there is a
+            quarter more; 0: it never pauses. At most `min_free_disk_gib` counts.
         min_free_memory_gib: Memory in GiB.
         stall_minutes: Minutes without any progress (an episode, an update, a worker that is ready) after which a run ends with the reason.
     """
 
     min_free_disk_gib: float = Field(default=4.0, ge=0)
+    pause_disk_gib: float = Field(default=1.0, ge=0)
     min_free_memory_gib: float = Field(default=6.0, ge=0)
     stall_minutes: float = Field(default=30.0, gt=0)

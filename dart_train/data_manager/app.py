@@ -33,6 +33,7 @@ from dart_agent.data_client.wire import (
     DataManagerStats,
     EpisodeResult,
     HeartbeatRequest,
+    HoldRequest,
     KeptLeasesReply,
     ParkRequest,
     PhaseSpec,
@@ -224,6 +225,12 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     @app.post("/work/release")
     async def release(body: ReleaseRequest) -> CountReply:
         count = await writer.run(manager.release, body.worker_id)
+        await writer.notify()
+        return CountReply(count=count)
+
+    @app.post("/work/hold")
+    async def hold(body: HoldRequest) -> CountReply:
+        count = await writer.run(manager.hold, body.reason)
         await writer.notify()
         return CountReply(count=count)
 

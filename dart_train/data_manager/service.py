@@ -86,6 +86,7 @@ class DataManager:
         self._scheduler = Scheduler(store, config)
         self._batches = BatchBuilder(store, config)
         self._own_answer = NO_WORK
+        self._held: str | None = None
         self.on_answers: Callable[[Answers], None] = lambda answers: None
         """Called after an operation that assigned rollouts to requests that wait."""
 
@@ -110,10 +111,30 @@ class DataManager:
         Returns:
             The rollout and its deadline; empty where there is nothing to do now.
         """
+        if self._held is not None:
+            return NO_WORK
         event = WorkAsked(self._scheduler.now_s(), worker_id, request_id, desktops, kv_cache_usage, wait)
         with self._operation(request_id) as session:
             self._scheduler.handle(session, event)
         return self._own_answer
+
+    def hold(self, reason: str | None) -> int:
+        """Give neither rollouts nor batches until this is taken back; what is assigned goes on.
+
+        Args:
+            reason: Why; None: it is taken back.
+
+        Returns:
+            Number of requests for work that waited and wait no more.
+        """
+        self._held = reason
+        if reason is None:
+            return 0
+        with self._operation() as session:
+            waiting = list(self._scheduler.state(session).asks)
+            for request_id in waiting:
+                self._scheduler.handle(session, AskWithdrawn(self._scheduler.now_s(), request_id))
+        return len(waiting)
 
     def withdraw(self, request_id: str) -> None:
         """Answer a request that waits no more.
@@ -354,6 +375,8 @@ class DataManager:
         Returns:
             The batch, and whether one may still come.
         """
+        if self._held is not None:
+            return BatchReply(batch=None, training_active=True, held=self._held)
         with self._operation() as session:
             batch = self._next_batch(session, trainer_version, trainer_digest)
             active = batch is not None or self._scheduler.state(session).training_active

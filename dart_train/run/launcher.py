@@ -24,6 +24,7 @@ from dart_agent.inference.process_group import set_parent_death_signal
 from dart_envs.clock import SYSTEM_CLOCK, wait_first, wait_for
 from dart_server.wire import Clock
 from dart_train.run.decisions.supervision import (
+    AwaitSpace,
     ComponentLost,
     KillGroup,
     ProcessEnded,
@@ -99,6 +100,18 @@ class ProcessHandle(Protocol):
 
 
 Spawn = Callable[[ComponentSpec], Awaitable[ProcessHandle]]
+
+
+class DiskSpace(Protocol):
+    """The disk of the run."""
+
+    def look(self) -> bool:
+        """Say whether the run pauses because it is nearly full."""
+        ...
+
+    async def until_space(self) -> None:
+        """Wait until it has space."""
+        ...
 
 
 class Component(Protocol):
@@ -246,6 +259,7 @@ class SupervisedComponent:
         clock: Clock of the grace period.
         spawn: Starts a process.
         on_loss: Called with the reason when an optional component has failed for good.
+        disk: The disk that it writes to; None: it is never full.
     """
 
     def __init__(
@@ -255,8 +269,11 @@ class SupervisedComponent:
         clock: Clock,
         spawn: Spawn,
         on_loss: Callable[[str], None] = lambda cause: None,
+        disk: DiskSpace | None = None,
     ) -> None:
         self._spec = spec
+        self._disk = disk
+        self._stop_asked = asyncio.Event()
         self._on_loss = on_loss
         self._clock = clock
         self._spawn = spawn
@@ -290,10 +307,15 @@ class SupervisedComponent:
         spec = self._spec
         while True:
             assert self._process is not None
-            ended = ProcessEnded(await self._process.wait())
+            code = await self._process.wait()
+            ended = ProcessEnded(code, disk_full=self._disk is not None and self._disk.look())
             for command in decide(self._state, ended):
                 if isinstance(command, KillGroup):
                     self._process.kill_group()
+                elif isinstance(command, AwaitSpace):
+                    await self._await_space()
+                    if self._state.stopping:
+                        return 0
                 elif isinstance(command, ComponentLost):
                     if spec.optional:
                         self._on_loss(f"{command.cause}: {log_tail(spec.log, lines=1)}")
@@ -308,6 +330,15 @@ class SupervisedComponent:
                         self._process.kill_group()
                 else:
                     return 0
+
+    async def _await_space(self) -> None:
+        assert self._disk is not None, "only a disk can be full"
+        waits = [asyncio.ensure_future(self._disk.until_space()), asyncio.ensure_future(self._stop_asked.wait())]
+        try:
+            await wait_first(self._clock, None, waits)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def wait(self) -> int:
         """Wait for a deliberate end.
@@ -324,6 +355,7 @@ class SupervisedComponent:
     async def stop(self) -> None:
         """Stop it: SIGTERM, a grace period, SIGKILL to the whole group; idempotent."""
         decide(self._state, StopAsked())
+        self._stop_asked.set()
         if self._process is None or self._supervisor is None:
             return
         if self._process.returncode is None:
@@ -348,6 +380,7 @@ class LocalLauncher:
         clock: Clock of what is waited for with a limit.
         spawn: Starts a process.
         on_loss: Called with the reason when an optional component has failed for good.
+        disk: The disk that components write to; None: it is never full.
     """
 
     def __init__(
@@ -356,7 +389,9 @@ class LocalLauncher:
         clock: Clock = SYSTEM_CLOCK,
         spawn: Spawn = spawn_locally,
         on_loss: Callable[[str], None] = lambda cause: None,
+        disk: DiskSpace | None = None,
     ) -> None:
+        self._disk = disk
         self._on_loss = on_loss
         self._on_restart = on_restart
         self._clock = clock
@@ -373,7 +408,7 @@ class LocalLauncher:
         Returns:
             The component.
         """
-        component = SupervisedComponent(spec, self._on_restart, self._clock, self._spawn, self._on_loss)
+        component = SupervisedComponent(spec, self._on_restart, self._clock, self._spawn, self._on_loss, self._disk)
         await component.start()
         self._components.append(component)
         self._changed.set()

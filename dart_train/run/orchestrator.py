@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 from collections import deque
@@ -48,6 +49,7 @@ from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases, training_components
 from dart_train.run.decisions import stages
 from dart_train.run.decisions.supervision import describe_end
+from dart_train.run.disk import DiskGuard
 from dart_train.run.farm import FarmSession, FarmUnusableError, farm_session
 from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher, Spawn, spawn_locally
 from dart_train.run.lock import run_lock
@@ -197,8 +199,16 @@ class Run:
         self.progress = progress
         self.clock = clock
         self._open_farm = open_farm or farm_session
+        limits = recipe.limits
+        self.disk = DiskGuard(
+            paths.root,
+            min(limits.pause_disk_gib, limits.min_free_disk_gib),
+            lambda reason: self.client.hold_work(reason),
+            self._on_disk,
+            clock,
+        )
         self.launcher = launcher or LocalLauncher(
-            on_restart=self._on_restart, clock=clock, spawn=spawn, on_loss=self._on_loss
+            on_restart=self._on_restart, clock=clock, spawn=spawn, on_loss=self._on_loss, disk=self.disk
         )
         self.client = client or DataManagerClient(
             paths.data_socket, components.image_location(recipe, paths), clock=clock
@@ -260,7 +270,12 @@ class Run:
         try:
             await self.launcher.start(components.data_manager(self.recipe, self.paths))
             await self._run_watched(self.client.release_worker(None))
-            yield
+            watching = asyncio.create_task(self.disk.watch())
+            try:
+                yield
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
         finally:
             await self.client.aclose()
             await self.launcher.stop_all()
@@ -298,10 +313,19 @@ class Run:
     def _on_loss(self, cause: str) -> None:
         self._note_incident(f"{cause}; the run goes on without it")
 
+    def _on_disk(self, line: str, paused: str | None) -> None:
+        self.state.paused = paused
+        self._note_incident(line)
+
     def _note_incident(self, line: str) -> None:
-        self.state.incidents.append(line)
-        self.state.save(self.paths.state)
         self.progress.note(line)
+        self.state.incidents.append(line)
+        try:
+            self.state.save(self.paths.state)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.progress.note(f"{self.paths.state} cannot be written now: {error.strerror}")
 
     # Stages
 
@@ -441,6 +465,7 @@ class Run:
             self.clock,
             limit_s=60 * self.recipe.limits.stall_minutes,
             poll_s=POLL_S,
+            paused=lambda: self.disk.reason,
         )
 
     async def _baselines(self) -> None:

@@ -35,12 +35,14 @@ class RunState:
         incidents: One sentence per restart of a component and the like.
         launcher_pid: Process that works on the run; None after it has ended in order.
         restarts: How often a phase was begun anew, by its first name.
+        paused: Why it begins no work now; None: it goes on.
     """
 
     stages_s: dict[str, float] = field(default_factory=dict)
     incidents: list[str] = field(default_factory=list)
     launcher_pid: int | None = None
     restarts: dict[str, int] = field(default_factory=dict)
+    paused: str | None = None
 
     def phase_name(self, first_name: str) -> str:
         """Return the name of a phase in the database, with a number behind it where it was begun anew.
@@ -81,12 +83,12 @@ class RunState:
             Nothing.
         """
         self.note_killed_launcher()
-        self.launcher_pid = os.getpid()
+        self.launcher_pid, self.paused = os.getpid(), None
         self.save(path)
         try:
             yield
         finally:
-            self.launcher_pid = None
+            self.launcher_pid, self.paused = None, None
             self.save(path)
 
     def save(self, path: Path) -> None:

@@ -98,12 +98,17 @@ class TrainerProcess:
             await self.resume()
             waiting_since_s: float | None = None
             while not self._finished():
-                waiting_since_s = self._clock.monotonic() if waiting_since_s is None else waiting_since_s
+                asked_s = self._clock.monotonic()
+                waiting_since_s = asked_s if waiting_since_s is None else waiting_since_s
                 reply = await self._ask(
                     self._client.next_batch(self.trainer.version, WAIT_FOR_BATCH_S, self._digest), last_s=0.0
                 )
                 if self.stopping.is_set():
                     raise _StopRequested
+                if reply.held is not None and self._began_s is not None:  # a pause of the run is no training
+                    self._began_s += self._clock.monotonic() - asked_s
+                    waiting_since_s = None
+                    continue
                 self._checkpoints.save_trained_s(self._trained_s())
                 if reply.batch is not None:
                     await self.train_step(reply.batch, waited_s=self._clock.monotonic() - waiting_since_s)

@@ -67,8 +67,8 @@ def warnings(snapshot: RunSnapshot) -> list[str]:
     Returns:
         One sentence each, the most urgent first.
     """
-    found = []
-    if snapshot.running and snapshot.idle_s is not None and snapshot.idle_s > QUIET_S:
+    found = [] if snapshot.paused is None else [snapshot.paused]
+    if snapshot.running and snapshot.paused is None and snapshot.idle_s is not None and snapshot.idle_s > QUIET_S:
         found.append(f"nothing was measured for {_duration(snapshot.idle_s)}: look into the logs of the run")
     if snapshot.running and not snapshot.answered:
         found.append("the data manager does not answer: queues and masked episodes are not known")
@@ -80,6 +80,8 @@ def warnings(snapshot: RunSnapshot) -> list[str]:
     if snapshot.masked_percent:
         cause = f", latest cause: {snapshot.masked_cause}" if snapshot.masked_cause else ""
         found.append(f"{snapshot.masked_percent:.1f} % of the episodes are masked{cause}")
+    if snapshot.alarm is not None:
+        found.append(snapshot.alarm)
     if snapshot.failed_batches:
         found.append(
             f"batches that were not trained on: {snapshot.failed_batches}, the latest because {snapshot.failed_batch_cause}"

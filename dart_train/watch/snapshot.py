@@ -14,6 +14,7 @@ from typing import Any
 
 from dart_agent.data_client.wire import DataManagerStats
 from dart_train.config import Recipe
+from dart_train.evaluation.reward_alarm import ALARM_KIND, alarm_sentences
 from dart_train.report.page import StageThroughput, Utilisation
 from dart_train.report.throughput import episode_lines, stage_throughput, training_utilisation, update_lines
 from dart_train.run.decisions.stages import plan_stages
@@ -68,6 +69,8 @@ class RunSnapshot:
         equal_rewards: Training episodes of the window where all their rewards are equal and no train step was made; 0 otherwise.
         failed_batches: Batches that were not trained on.
         failed_batch_cause: Why the newest of them was not, None where there is none.
+        paused: Why the run begins no work now, None where it goes on.
+        alarm: That the reward rises and evaluation does not, as of the newest evaluation; None where that is not so.
         incidents: What went wrong and was mended.
     """
 
@@ -93,6 +96,8 @@ class RunSnapshot:
     equal_rewards: int
     failed_batches: int
     failed_batch_cause: str | None
+    paused: str | None
+    alarm: str | None
     incidents: tuple[str, ...]
 
 
@@ -156,8 +161,16 @@ def take_snapshot(
         equal_rewards=0 if updates else _equal_rewards(recent),
         failed_batches=len(failed),
         failed_batch_cause=str(failed[-1].get("cause")) if failed else None,
+        paused=state.paused if running else None,
+        alarm=_alarm(lines),
         incidents=tuple(state.incidents),
     )
+
+
+def _alarm(lines: Sequence[Mapping[str, Any]]) -> str | None:
+    """The alarm that followed the newest evaluation at once."""
+    told = [line for line in lines if line.get("kind") in ("evaluation", ALARM_KIND)]
+    return next(iter(alarm_sentences(told[-1:])), None)
 
 
 def _time_s(line: Mapping[str, Any]) -> float:

@@ -2,7 +2,8 @@
 
 Role: `decide(state, event)` for one supervised component. Rule: no I/O and no clock; every end that nobody asked for, also one with exit
 code 0 of a component that should run until it is stopped, leads to a restart, a limited number of times, then to a failure with its cause;
-what was stopped is never started again. Non-goals: processes (`dart_train.run.launcher`).
+an end while the disk is full leads to a restart when there is space; what was stopped is never started again. Non-goals: processes
+(`dart_train.run.launcher`).
 """
 
 from __future__ import annotations
@@ -54,9 +55,16 @@ class ProcessEnded:
 
     Attributes:
         code: Its exit code, negative for a signal.
+        disk_full: Whether the run pauses because its disk is nearly full.
     """
 
     code: int
+    disk_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSpace:
+    """Wait until the disk has space again, or until the component is to be stopped, in which case nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +102,7 @@ class ComponentLost:
 
 
 SupervisionEvent = ProcessStarted | ProcessEnded | StopAsked
-SupervisionCommand = KillGroup | StartAgain | ComponentDone | ComponentLost
+SupervisionCommand = KillGroup | AwaitSpace | StartAgain | ComponentDone | ComponentLost
 
 
 def after_end(code: int, *, endless: bool, restarts: int, max_restarts: int) -> AfterEnd:
@@ -149,6 +157,12 @@ def decide(state: SupervisionState, event: SupervisionEvent) -> list[Supervision
     if state.stopping:
         state.over = True
         return [ComponentDone()]
+    if event.disk_full and event.code != EXIT_REFUSED and (event.code or state.endless):
+        return [
+            KillGroup(),
+            AwaitSpace(),
+            StartAgain(event.code),
+        ]  # the disk is to blame: none of its restarts is used up
     then = after_end(event.code, endless=state.endless, restarts=state.restarts, max_restarts=state.max_restarts)
     if then == "restart":
         state.restarts += 1

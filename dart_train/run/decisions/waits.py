@@ -185,6 +185,17 @@ class WaitExplained:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPaused:
+    """The run pauses: nothing is expected to change.
+
+    Attributes:
+        now_s: Present time.
+    """
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class VersionsSeen:
     """What the inference workers serve.
 
@@ -248,7 +259,7 @@ class FailWait:
 
 
 WaitState = PhaseWait | ComponentWait | VersionWait
-WaitEvent = PhaseSeen | FaultTold | ComponentSeen | EpisodesCounted | WaitExplained | VersionsSeen
+WaitEvent = PhaseSeen | FaultTold | ComponentSeen | EpisodesCounted | WaitExplained | VersionsSeen | RunPaused
 WaitCommand = ShowProgress | LookAgain | CheckFaults | AskFault | CountEpisodes | ExplainWait | EndWait | FailWait
 
 
@@ -265,6 +276,9 @@ def decide(state: WaitState, event: WaitEvent) -> list[WaitCommand]:
     Raises:
         TypeError: The event is none of this wait.
     """
+    if isinstance(event, RunPaused):
+        state.stall.since_s = event.now_s
+        return []
     if isinstance(state, PhaseWait):
         if isinstance(event, PhaseSeen):
             return _phase_seen(state, event)

@@ -125,7 +125,9 @@ class ComponentSystem:
     """
 
     def __init__(self, recipe: Recipe, paths: RunPaths, models: SystemModels, seed: int, clock: Clock) -> None:
-        self.recipe, self.paths, self.models, self.seed, self.clock = recipe, paths, models, seed, clock
+        limits = recipe.limits.model_copy(update={"pause_disk_gib": 0.0})  # the disk of this host is not simulated
+        self.recipe = recipe.model_copy(update={"limits": limits})
+        self.paths, self.models, self.seed, self.clock = paths, models, seed, clock
         self.log = ActivityLog()
         self.trajectories = 0
         self._server = InProcessServer()

@@ -19,8 +19,8 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -
     assert MetricsReader(file, from_end=True).read_new() == []
 
 
-def test_a_line_that_was_cut_off_hides_no_other_one(tmp_path: Path) -> None:
+def test_a_line_that_a_full_disk_cut_off_spoils_no_other_one(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    file.write_text('{"a": 1}\n{"a": 2, "b\n', encoding="utf-8")
+    file.write_text('{"a": 1}\n{"a": 2, "b', encoding="utf-8")
     append_metrics(file, {"a": 3})
     assert MetricsReader(file).read_new() == [{"a": 1}, {"a": 3}]

@@ -37,7 +37,7 @@ from dart_train.data_manager.service import DataManager
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, orchestrator
-from dart_train.run.launcher import ComponentSpec, LocalLauncher, ProcessHandle
+from dart_train.run.launcher import ComponentSpec, ProcessHandle
 from dart_train.run.orchestrator import Run
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
@@ -133,8 +133,7 @@ class KillableRun:
     async def run(self) -> PairedEvaluation | None:
         progress = Progress(Console(file=self.printed, highlight=False, width=400), self.clock)
         state = open_run_directory(self.recipe, self.paths)
-        run = Run(self.recipe, self.paths, state, progress, client=self.client(), clock=self.clock)
-        run.launcher = LocalLauncher(run._on_restart, self.clock, self.spawn)
+        run = Run(self.recipe, self.paths, state, progress, client=self.client(), clock=self.clock, spawn=self.spawn)
         return await run.run_stages()
 
     async def slowly(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

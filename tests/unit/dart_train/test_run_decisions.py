@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_train.run.decisions import stages, supervision, waits
+from dart_train.run.decisions import disk, stages, supervision, waits
 from dart_train.run.decisions.stages import (
     FinishRun,
     HoldPolicy,
@@ -17,6 +17,7 @@ from dart_train.run.decisions.stages import (
     StageDone,
 )
 from dart_train.run.decisions.supervision import (
+    AwaitSpace,
     ComponentDone,
     ComponentLost,
     KillGroup,
@@ -40,6 +41,7 @@ from dart_train.run.decisions.waits import (
     LookAgain,
     PhaseSeen,
     PhaseWait,
+    RunPaused,
     ShowProgress,
     Stall,
     VersionsSeen,
@@ -82,6 +84,19 @@ def test_what_was_stopped_is_never_started_again(endless: bool, before: list[int
         supervision.decide(state, ProcessEnded(each))
     supervision.decide(state, StopAsked())
     assert supervision.decide(state, ProcessEnded(code)) == [ComponentDone()]
+
+
+@pytest.mark.parametrize("code", [1, -9])
+def test_an_end_while_the_disk_is_full_waits_for_space_and_uses_up_no_restart(code: int) -> None:
+    state = SupervisionState("part", 0, endless=False)
+    for _ in range(20):
+        assert supervision.decide(state, ProcessEnded(code, disk_full=True)) == [
+            KillGroup(),
+            AwaitSpace(),
+            StartAgain(code),
+        ]
+    assert state.restarts == 0
+    assert supervision.decide(state, ProcessEnded(0, disk_full=True)) == [KillGroup(), ComponentDone()]
 
 
 def test_a_process_that_starts_after_the_stop_is_ended() -> None:
@@ -233,3 +248,33 @@ def test_the_inference_workers_are_waited_for_until_all_serve_the_version() -> N
 def test_a_wait_takes_no_event_of_another() -> None:
     with pytest.raises(TypeError, match="FaultTold is no event of a VersionWait"):
         waits.decide(VersionWait(0, Stall(LIMIT_S, 0.0)), FaultTold(None))
+
+
+def test_a_pause_is_no_wait() -> None:
+    state = PhaseWait("train", Stall(LIMIT_S, 0.0))
+    waits.decide(state, phase_seen(0.0, 1))
+    assert waits.decide(state, RunPaused(10 * LIMIT_S)) == []
+    assert LookAgain() in waits.decide(state, phase_seen(10.5 * LIMIT_S, 1))
+    assert LookAgain() not in waits.decide(state, phase_seen(11.5 * LIMIT_S, 1))
+
+
+# Disk
+
+
+def test_a_run_pauses_below_the_bound_and_goes_on_with_clearly_more() -> None:
+    state = disk.DiskState("/runs/r", 1.0)
+    found = [
+        disk.decide(state, disk.DiskSeen(60.0 * at, int(gib * disk.GIB)))
+        for at, gib in enumerate((1.0, 0.5, 1.2, 1.25, 1.1))
+    ]
+    kinds = [[type(command).__name__ for command in commands] for commands in found]
+    assert kinds == [[], ["TellDisk", "HoldWork"], ["HoldWork"], ["ReleaseWork", "TellDisk"], []]
+    assert found[1][0] == disk.TellDisk(
+        "paused: /runs/r has 0.50 GiB free, and below limits.pause_disk_gib = 1 no rollout and no train step begins: free some space; "
+        "with 1.25 GiB the run goes on by itself"
+    )
+    assert found[3][1] == disk.TellDisk("/runs/r has 1.25 GiB free: the run goes on after 2 minutes")
+
+
+def test_without_a_bound_a_run_never_pauses() -> None:
+    assert disk.decide(disk.DiskState("/runs/r", 0.0), disk.DiskSeen(0.0, 0)) == []

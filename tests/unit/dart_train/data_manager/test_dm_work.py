@@ -294,3 +294,28 @@ def test_backpressure_opens_no_group_while_enough_wait(tmp_path: Path) -> None:
     assert harness.batch() is not None
     assert harness.acquire() is not None
     harness.store.close()
+
+
+def test_while_work_is_held_there_are_neither_rollouts_nor_batches(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.group([1.0, 0.0, 0.0, 0.0])
+    harness.group([1.0, 0.0, 0.0, 0.0])
+    running = harness.must_acquire()
+    assert harness.manager.hold("the disk is full") == 0
+    assert harness.acquire() is None
+    reply = harness.manager.next_batch(0)
+    assert (reply.batch, reply.training_active, reply.held) == (None, True, "the disk is full")
+    assert harness.report(running), "what runs is stored"
+    harness.manager.hold(None)
+    assert harness.acquire() is not None
+    assert harness.batch() is not None
+
+
+def test_a_request_that_waits_gets_nothing_once_work_is_held(harness: DataManagerHarness) -> None:
+    answered: list[str] = []
+    harness.manager.on_answers = lambda answers: answered.extend(answers)
+    assert harness.manager.assign("w1", "waiting", wait=True).item is None
+    assert harness.manager.hold("the disk is full") == 1
+    harness.phase()
+    harness.manager.heartbeat("w1")
+    assert answered == []

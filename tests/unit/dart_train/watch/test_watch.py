@@ -204,6 +204,19 @@ def test_batches_that_were_not_trained_on_are_told_with_the_newest_cause() -> No
     assert "batches that were not trained on: 2, the latest because a norm" in warnings(shown)
 
 
+def test_a_pause_and_an_alarm_are_told_until_they_are_over() -> None:
+    alarm = {"kind": "alarm", "version": 3, "sentence": "the training reward rose alone"}
+    lines = [{"kind": "evaluation", "version": 3}, alarm]
+
+    def told(*later: dict[str, Any], paused: str | None = None) -> list[str]:
+        state = RunState(paused=paused)
+        shown = take_snapshot(recipe(), state, [*lines, *later], stats(), running=True, now_s=NOW_S, window_s=WINDOW_S)
+        return warnings(shown)
+
+    assert told(update(NOW_S, 4), paused="paused: no space") == ["paused: no space", "the training reward rose alone"]
+    assert told(update(NOW_S, 4), {"kind": "evaluation", "version": 4}) == []
+
+
 async def test_a_run_is_going_on_while_its_lock_is_held(paths: RunPaths) -> None:
     assert not is_locked(paths)
     with run_lock(paths):
