@@ -17,7 +17,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 OURS = {"dart_envs", "dart_agent", "dart_train", "dart_server", "vm_images", "imagebuild"}
 SOURCES = {
     "dart_envs": ("dart_envs", {"rl"}),
-    "dart_agent": ("dart_agent", {"agent", "explore", "vllm"}),
+    "dart_agent": ("dart_agent", {"agent", "data", "explore", "vllm"}),
     "dart_train": ("dart_train", {"train", "postgres", "data", "tensorboard", "wandb"}),
     "dart_server": ("server/dart_server", {"server", "docker", "libvirt", "otel", "postgres"}),
 }

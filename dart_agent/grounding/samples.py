@@ -3,7 +3,7 @@
 Role: `GroundingSample` says what is asked about an image and which answers are right; `read_samples` and `write_samples` keep samples as
 JSON lines beside their images. Rule: all coordinates are pixels of the image, origin at its top left corner; `Box` has the edges
 (left, top, right, bottom) as real numbers, and both borders count as inside when a point is scored, as the benchmarks do. Non-goals:
-foreign formats, whether a point is right (`dart_agent.grounding.scoring`).
+foreign formats (`dart_agent.grounding.datasets`), whether a point is right (`dart_agent.grounding.scoring`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ Box = tuple[float, float, float, float]
 """(left, top, right, bottom) in pixels of the image; right and bottom are the edges, so that the width is right - left."""
 Polygon = tuple[tuple[float, float], ...]
 """Corners (x, y) in pixels of the image, in order; the last is joined to the first."""
-QueryKind = Literal["name", "visual", "functional", "outcome"]
-"""How a query describes its target: by its name or text, by its look or place, by what it does, by what happens after it."""
+QueryKind = Literal["name", "visual", "positional", "functional", "outcome"]
+"""How a query describes its target: by its name or text, by its look, by its place, by what it does, by what happens after it."""
+PolygonBorder = Literal["inside", "even-odd"]
+"""Whether the border of a polygon is inside, or each point of it where an even-odd ray to the right says (OSWorld-G's scorer)."""
 MIN_CORNERS = 3
 
 
@@ -36,10 +38,12 @@ class GroundingTarget(StrictModel):
     Attributes:
         boxes: Right places.
         polygons: Right places with other outlines.
+        polygon_border: Which points of a polygon's border are right.
     """
 
     boxes: tuple[Box, ...] = ()
     polygons: tuple[Polygon, ...] = ()
+    polygon_border: PolygonBorder = "inside"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -75,7 +79,9 @@ class GroundingSample(StrictModel):
         role: Role of the target in the accessibility tree; "" where it is not known.
         kind: How the query describes the target.
         screen_id: Which screen the image shows. Samples of one screen belong into one split.
-        group: Further class for scores, such as a platform or a benchmark's group.
+        platform: Kind of system or device that the image shows, as the data set names it; "" where it is not known.
+        group: Further class for scores, such as a benchmark's group of applications.
+        categories: Abilities that the question tests, where a benchmark names several for one question.
         distractors: Other elements of the screen, each with its role: hard negatives of a verifier.
     """
 
@@ -89,7 +95,9 @@ class GroundingSample(StrictModel):
     role: str = ""
     kind: QueryKind = "name"
     screen_id: str = ""
+    platform: str = ""
     group: str = ""
+    categories: tuple[str, ...] = ()
     distractors: tuple[tuple[str, Box], ...] = ()
 
     @model_validator(mode="after")

@@ -1,9 +1,10 @@
 """Whether an answer is right, and the hit rates of many answers.
 
 Role: `is_hit` judges one point or refusal against a `GroundingSample`; `hit_rates` counts. Rule: a point on the border of a box is inside
-(ScreenSpot's rule, l <= x <= r and t <= y <= b); polygons are judged by ray casting, with their border inside; where nothing fits, only a
-refusal is right, and where something does, a refusal is wrong; an answer that cannot be read is wrong. Micro is the mean over samples,
-macro the mean over the classes' means; a score names which it is. Non-goals: reading foreign data.
+(ScreenSpot's rule, l <= x <= r and t <= y <= b); polygons are judged by ray casting, with their border inside unless the target follows
+OSWorld-G's scorer; where nothing fits, only a refusal is right, and where something does, a refusal is wrong; an answer that cannot be read
+is wrong. Micro is the mean over samples, macro the mean over the classes' means; a score names which it is. Non-goals: reading foreign
+data.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, Polygon
+from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, Polygon, PolygonBorder
 
 Point = tuple[float, float]
 """(x, y) in pixels of the image."""
@@ -32,21 +33,23 @@ def in_box(point: Point, box: Box) -> bool:
     return left <= x <= right and top <= y <= bottom
 
 
-def in_polygon(point: Point, polygon: Polygon) -> bool:
-    """Whether a point is in a polygon, border included.
+def in_polygon(point: Point, polygon: Polygon, border: PolygonBorder = "inside") -> bool:
+    """Whether a point is in a polygon.
 
     Args:
         point: The point.
         polygon: The corners.
+        border: Whether all of the border is inside, or what the ray says of it: with "even-odd" left and upper borders of an upright
+            rectangle are inside, right and lower ones outside.
 
     Returns:
-        True on the border, and where a ray from the point crosses the border an odd number of times.
+        True where a ray from the point to the right crosses the border an odd number of times.
     """
     x, y = point
     inside = False
     for (x0, y0), (x1, y1) in zip(polygon, (*polygon[1:], polygon[0]), strict=True):
         across = (x1 - x0) * (y - y0) - (y1 - y0) * (x - x0)
-        if across == 0 and min(x0, x1) <= x <= max(x0, x1) and min(y0, y1) <= y <= max(y0, y1):
+        if border == "inside" and across == 0 and min(x0, x1) <= x <= max(x0, x1) and min(y0, y1) <= y <= max(y0, y1):
             return True
         if (y0 > y) != (y1 > y) and x < x0 + (y - y0) * (x1 - x0) / (y1 - y0):
             inside = not inside
@@ -64,7 +67,7 @@ def in_target(point: Point, target: GroundingTarget) -> bool:
         Whether it is.
     """
     return any(in_box(point, box) for box in target.boxes) or any(
-        in_polygon(point, polygon) for polygon in target.polygons
+        in_polygon(point, polygon, target.polygon_border) for polygon in target.polygons
     )
 
 
@@ -139,3 +142,23 @@ def hit_rates(
         macro=sum(means) / len(means) if means else float("nan"),
         by_class={name: (hits, count) for name, (hits, count) in tallies.items()},
     )
+
+
+def label_rates(
+    judged: Iterable[tuple[GroundingSample, bool]], labels: Callable[[GroundingSample], Iterable[str]]
+) -> dict[str, tuple[int, int]]:
+    """Count hits by labels of which a sample may have any number.
+
+    Args:
+        judged: Samples, each with whether its answer is right.
+        labels: The labels of a sample.
+
+    Returns:
+        By label, sorted: (right, judged).
+    """
+    tallies: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for sample, hit in judged:
+        for label in labels(sample):
+            tallies[label][0] += hit
+            tallies[label][1] += 1
+    return {name: (tallies[name][0], tallies[name][1]) for name in sorted(tallies)}
