@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from dart_agent.errors import AgentError, ConfigError
 from dart_agent.exits import exit_on_error
 from dart_agent.explore.commands import explore_app
-from dart_agent.grounding.commands import RegionScoreOption
+from dart_agent.ground_cli import ground_app
 from dart_agent.strict_model import format_validation_error
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ PROMPT_TEXT_TOKENS = 2048
 
 app = typer.Typer(help="Policies that act in desktops.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(explore_app, name="explore")
+app.add_typer(ground_app, name="ground")
 
 
 class PolicyOption(StrEnum):
@@ -161,40 +162,6 @@ def rollout(
         if model is not None and policy in (PolicyOption.VLLM, PolicyOption.BLANK):
             settings = _settings_for(plan, model, dtype)
         raise typer.Exit(asyncio.run(run_until_signal(_rollout(plan, settings, addresses, run_rollouts))))
-
-
-@app.command()
-def ground(
-    image: Annotated[str, typer.Argument(help="a screenshot; or `eval`, to measure on a file of samples")],
-    instruction: Annotated[str, typer.Argument(help='what to point at, such as "click Save"; after `eval`: the file')],
-    model: Annotated[str, typer.Option(help="directory or name of a model with an action head")],
-    out: Annotated[
-        Path | None, typer.Option(help="the picture, default ground.png; after `eval`: folder of pictures of failures")
-    ] = None,
-    targets: Annotated[
-        int, typer.Option(min=1, max=2, help="1: a click, 2: a drag; `eval` reads it of the samples")
-    ] = 1,
-    verifier: Annotated[str | None, typer.Option(help="directory or name of a model that judges candidates")] = None,
-    gamma: Annotated[float, typer.Option(min=0.0, max=1.0, help="verifier's score that ends the search")] = 0.8,
-    zoom: Annotated[float | None, typer.Option(min=1.1, help="look again at a crop so many times smaller")] = None,
-    score: Annotated[
-        RegionScoreOption, typer.Option(help="how the attention over a region becomes its score")
-    ] = RegionScoreOption.MEAN,
-    refuse: Annotated[bool, typer.Option("--refuse", help="let the model say that nothing fits")] = False,
-    k: Annotated[int, typer.Option(min=1, help="for `eval`: answers that hit@k looks at")] = 3,
-) -> None:
-    """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
-    from dart_agent.grounding.commands import draw, make_answerer, measure
-
-    with exit_on_error():
-        place = Path(instruction if image == "eval" else image)
-        if not place.is_file():
-            raise ConfigError(f"there is no file {place}")
-        answerer = make_answerer(model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse)
-        if image == "eval":
-            typer.echo(measure(answerer, place, k, out))
-        else:
-            typer.echo(draw(answerer, place, instruction, out or Path("ground.png"), targets))
 
 
 async def _rollout(plan: Any, settings: Any, addresses: Path | None, run_rollouts: Any) -> None:

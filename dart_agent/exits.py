@@ -1,4 +1,7 @@
-"""Exit codes of `dart-agent`. Rule: an error of ours is one sentence; 2 for a mistake in what was asked, 1 for what went wrong."""
+"""Exit codes of `dart-agent`, and the one sentence that goes with an error.
+
+Role: what the modules of the command line share. Rule: wrong input is told on standard error. Non-goals: exit codes of components.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ import typer
 from dart_agent.errors import AgentError, ConfigError
 from dart_envs.errors import DartEnvError, TaskError
 
+EXIT_FAILED = 1
+EXIT_WRONG_INPUT = 2
+
 
 @contextlib.contextmanager
 def exit_on_error() -> Iterator[None]:
@@ -18,7 +24,7 @@ def exit_on_error() -> Iterator[None]:
         yield
     except (ConfigError, TaskError) as error:
         typer.echo(f"dart-agent: {error}", err=True)
-        raise typer.Exit(2) from None
+        raise typer.Exit(EXIT_WRONG_INPUT) from None
     except (AgentError, DartEnvError) as error:
         typer.echo(f"dart-agent: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(EXIT_FAILED) from None

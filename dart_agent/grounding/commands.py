@@ -1,19 +1,22 @@
-"""`dart-agent ground`: point at something on a screenshot, and measure how often that is right.
+"""What `dart-agent ground` does: point at something on a screenshot, and measure how often that is right.
 
-Role: the command; `ground IMAGE INSTRUCTION` draws an answer, `ground eval DATA` measures. Rule: as `dart_agent.cli`: heavy modules are
+Role: the work of the commands in `dart_agent.ground_cli`. Rule: as `dart_agent.cli`: heavy modules are
 imported when the command runs. Non-goals: training (`python -m dart_train.grounding`).
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dart_agent.errors import ConfigError
-
 if TYPE_CHECKING:
+    from dart_agent.grounding.datasets.dataset import GroundingDataset
+    from dart_agent.grounding.datasets.formats import ReadableFormat
     from dart_agent.grounding.evaluation import Answerer
 
 
@@ -84,30 +87,67 @@ def draw(answerer: Answerer, image: Path, instruction: str, out: Path, targets: 
     return "\n".join([*lines, f"drawn to {out}"])
 
 
-def measure(answerer: Answerer, data: Path, k: int, out: Path | None) -> str:
-    """Evaluate on a file of samples.
+@contextmanager
+def open_dataset(path: Path, format_name: ReadableFormat) -> Iterator[GroundingDataset]:
+    """Read data for as long as the context lasts; images that lie inside of files are unpacked for that time.
+
+    Args:
+        path: A file of samples, or a folder.
+        format_name: Its format.
+
+    Yields:
+        The data.
+
+    Raises:
+        ConfigError: The data cannot be read, or are empty.
+    """
+    from dart_agent.grounding.datasets.formats import read_dataset
+
+    with tempfile.TemporaryDirectory(prefix="dart-ground-") as directory:
+        yield read_dataset(path, format_name, Path(directory))
+
+
+def measure(answerer: Answerer, dataset: GroundingDataset, k: int, out: Path | None, pictures: int) -> str:
+    """Evaluate on data.
 
     Args:
         answerer: Answers.
-        data: File of samples, images beside it.
+        dataset: The questions.
         k: How many answers hit@k looks at.
         out: Folder for `result.json` and pictures of failures; None: nothing is written.
+        pictures: Most pictures of failures.
 
     Returns:
         The summary as JSON.
 
     Raises:
-        ConfigError: The data cannot be read, or is empty.
+        ConfigError: An image cannot be read.
     """
     from dart_agent.grounding.evaluation import evaluate
-    from dart_agent.grounding.samples import read_samples
 
-    samples = list(read_samples(data))
-    if not samples:
-        raise ConfigError(f"{data} holds no grounding sample")
-    result = evaluate(answerer, samples, data.parent, k=k, pictures=None if out is None else out / "failures")
+    folder = None if out is None or pictures == 0 else out / "failures"
+    result = evaluate(answerer, dataset, k=k, pictures=folder, most_pictures=pictures)
     text = json.dumps(result.summary(), indent=2)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "result.json").write_text(text + "\n", encoding="utf-8")
     return text
+
+
+def score_file(dataset: GroundingDataset, answers: Path, k: int) -> str:
+    """Score a file of answers.
+
+    Args:
+        dataset: The questions.
+        answers: The file.
+        k: How many answers hit@k looks at.
+
+    Returns:
+        The summary as JSON.
+
+    Raises:
+        ConfigError: The answers cannot be read, or are to other data.
+    """
+    from dart_agent.grounding.datasets.report import judge_answers, read_answers
+
+    return json.dumps(judge_answers(dataset, read_answers(answers), k), indent=2)

@@ -1,12 +1,13 @@
 """Pictures of answers: attention, regions, verifier scores, and where the target is.
 
-Role: `draw_answer`. Rule: the screen stays readable under the attention; what the model said is red and orange, what the verifier
-said blue, what is right green. Non-goals: files, windows.
+Role: `draw_answer`, `draw_targets`, captions and contact sheets. Rule: the screen stays readable under the attention; what the model said
+is red and orange, what the verifier said blue, what is right green. Non-goals: windows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -21,6 +22,8 @@ SAID, REGION, JUDGED, RIGHT = (220, 20, 20), (255, 140, 0), (30, 80, 255), (0, 1
 SHOWN_REGIONS = 5
 STRONGEST = 0.7
 """Opacity of the greatest attention."""
+CAPTION_PX = 18
+SHEET_GAP_PX = 8
 _ARM_PX = 10
 
 
@@ -61,11 +64,7 @@ def draw_answer(
     for (x, y), score in judged:
         pen.ellipse((x - 4, y - 4, x + 4, y + 4), outline=JUDGED, width=2)
         _label(pen, (x + 5, y - 5), f"{score:.2f}", JUDGED)
-    for sought in right:
-        for box in sought.boxes:
-            pen.rectangle(box, outline=RIGHT, width=2)
-        for polygon in sought.polygons:
-            pen.polygon(polygon, outline=RIGHT, width=2)
+    _outline_targets(pen, right)
     for number, (x, y) in enumerate(points, 1):
         pen.line((x - _ARM_PX, y, x + _ARM_PX, y), fill=SAID, width=3)
         pen.line((x, y - _ARM_PX, x, y + _ARM_PX), fill=SAID, width=3)
@@ -74,6 +73,74 @@ def draw_answer(
     if not points:
         _label(pen, (4, 4), f"refused ({answer.refusal:.2f})", SAID)
     return drawn
+
+
+def draw_targets(image: RgbImage, targets: Sequence[GroundingTarget]) -> Image.Image:
+    """Draw where targets are.
+
+    Args:
+        image: The image, uint8 [H, W, 3].
+        targets: The targets.
+
+    Returns:
+        A picture of the size of the image.
+    """
+    drawn = Image.fromarray(image)
+    _outline_targets(ImageDraw.Draw(drawn), targets)
+    return drawn
+
+
+def with_caption(picture: Image.Image, text: str) -> Image.Image:
+    """Put a text above a picture.
+
+    Args:
+        picture: The picture.
+        text: One line; what is wider than the picture is cut off.
+
+    Returns:
+        A picture that is higher by a line.
+    """
+    taller = Image.new("RGB", (picture.width, picture.height + CAPTION_PX), "white")
+    taller.paste(picture, (0, CAPTION_PX))
+    ImageDraw.Draw(taller).text((4, 3), _printable(text), fill="black")
+    return taller
+
+
+def contact_sheet(pictures: Sequence[Path], columns: int = 4, width: int = 480) -> Image.Image:
+    """Show many pictures at once.
+
+    Args:
+        pictures: Files.
+        columns: Pictures in a row.
+        width: Width of each, in pixels.
+
+    Returns:
+        One picture.
+    """
+    tiles = []
+    for path in pictures:
+        with Image.open(path) as picture:
+            tiles.append(picture.convert("RGB").resize((width, max(1, round(picture.height * width / picture.width)))))
+    rows = [tiles[begin : begin + columns] for begin in range(0, len(tiles), columns)]
+    heights = [max(tile.height for tile in row) + SHEET_GAP_PX for row in rows]
+    sheet = Image.new("RGB", ((width + SHEET_GAP_PX) * min(columns, len(tiles)), sum(heights)), "white")
+    for number, row in enumerate(rows):
+        for column, tile in enumerate(row):
+            sheet.paste(tile, (column * (width + SHEET_GAP_PX), sum(heights[:number])))
+    return sheet
+
+
+def _printable(text: str) -> str:
+    """Without characters that Pillow's own font may lack."""
+    return text.encode("latin-1", "replace").decode("latin-1")
+
+
+def _outline_targets(pen: ImageDraw.ImageDraw, targets: Sequence[GroundingTarget]) -> None:
+    for sought in targets:
+        for box in sought.boxes:
+            pen.rectangle(box, outline=RIGHT, width=2)
+        for polygon in sought.polygons:
+            pen.polygon(polygon, outline=RIGHT, width=2)
 
 
 def _corners(grid: PatchGrid, cell: int) -> tuple[float, float, float, float]:

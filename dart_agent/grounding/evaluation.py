@@ -1,61 +1,33 @@
 """How often a model points at the right place.
 
-Role: `evaluate` asks every sample, judges the answers and counts hit@1 and hit@k, by element type, size and application. Rule: all
-methods are judged on the same samples with the same scorer; a verifier or a second look changes the first answer and leaves hit@k to the
-head alone. Non-goals: reading data of other formats.
+Role: `evaluate` asks every sample, judges the answers and draws failures. Rule: all methods are judged on the same samples with the same
+scorer; a verifier or a second look changes the first answer and leaves hit@k to the head alone. Non-goals: reading data and counting
+(`dart_agent.grounding.datasets`).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dart_agent.grounding.drawing import draw_answer
+from dart_agent.grounding.datasets.dataset import GroundingDataset
+from dart_agent.grounding.datasets.report import summarize
+from dart_agent.grounding.drawing import contact_sheet, draw_answer, with_caption
 from dart_agent.grounding.grounder import REFUSE_ABOVE, Grounder, GroundingAnswer
 from dart_agent.grounding.samples import GroundingSample, read_image
-from dart_agent.grounding.scoring import Point, hit_rates, is_hit, is_hit_at
+from dart_agent.grounding.scoring import Point, is_hit, is_hit_at
 from dart_agent.grounding.verifier import GAMMA, Verifier, choose_point
 from dart_agent.grounding.zoom import zoom_in
 from dart_envs.types import RgbImage
 
-SIZES: tuple[tuple[float, str], ...] = (
-    (16, "below 16 px"),
-    (32, "16 to 32 px"),
-    (64, "32 to 64 px"),
-    (math.inf, "64 px and more"),
-)
-"""Classes by the shorter side of a target."""
 QUESTIONS_PER_PASS = 32
-
-
-def size_class(sample: GroundingSample) -> str:
-    """The class of a sample by the shorter side of its smallest target.
-
-    Args:
-        sample: The sample.
-
-    Returns:
-        The class; "refusal" without a target.
-    """
-    sides = [
-        min(right - left, bottom - top) for left, top, right, bottom in (target.bounds() for target in sample.targets)
-    ]
-    return next(name for limit, name in SIZES if min(sides) < limit) if sides else "refusal"
-
-
-BREAKDOWNS: Mapping[str, Callable[[GroundingSample], str]] = {
-    "element_type": lambda sample: sample.element_type or "unknown",
-    "size": size_class,
-    "application": lambda sample: sample.application or "unknown",
-    "kind": lambda sample: sample.kind,
-    "group": lambda sample: sample.group or "none",
-}
+MOST_PICTURES = 50
+SHEET = "failures.png"
+"""Name of the contact sheet beside the folder of failures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +97,14 @@ class Evaluation:
     """Counts of one evaluation.
 
     Attributes:
+        dataset: The data.
         k: How many answers hit@k looks at.
         first: Samples with whether the first answer is right.
         among: Samples with whether one of the first k is right.
         pictures: Pictures of failures that were written.
     """
 
+    dataset: GroundingDataset
     k: int
     first: list[tuple[GroundingSample, bool]] = field(default_factory=list)
     among: list[tuple[GroundingSample, bool]] = field(default_factory=list)
@@ -140,38 +114,26 @@ class Evaluation:
         """The rates as plain values.
 
         Returns:
-            hit@1 and hit@k, micro over samples; by class: [right, samples] of hit@1 and of hit@k, and the macro mean of hit@1.
+            As `dart_agent.grounding.datasets.report.summarize`.
         """
-        result: dict[str, Any] = {"samples": len(self.first)}
-        result["hit@1"] = hit_rates(self.first, lambda sample: "all").micro
-        result[f"hit@{self.k}"] = hit_rates(self.among, lambda sample: "all").micro
-        for name, classify in BREAKDOWNS.items():
-            rates, among = hit_rates(self.first, classify), hit_rates(self.among, classify)
-            result[f"by_{name}"] = {
-                str(key): {"hit@1": list(rates.by_class[key]), f"hit@{self.k}": list(among.by_class[key])}
-                for key in sorted(rates.by_class, key=str)
-            }
-            result[f"macro_{name}"] = rates.macro
-        return result
+        return summarize(self.dataset, self.first, self.among, self.k)
 
 
 def evaluate(
     answerer: Answerer,
-    samples: Iterable[GroundingSample],
-    root: Path,
+    dataset: GroundingDataset,
     *,
     k: int = 3,
     pictures: Path | None = None,
-    most_pictures: int = 50,
+    most_pictures: int = MOST_PICTURES,
 ) -> Evaluation:
     """Ask every sample and judge the answers.
 
     Args:
         answerer: Answers.
-        samples: The samples.
-        root: Folder that their images are relative to.
+        dataset: The questions.
         k: How many answers hit@k looks at.
-        pictures: Folder for pictures of failures; None: none are drawn.
+        pictures: Folder for pictures of failures, with a contact sheet of them beside it; None: none are drawn.
         most_pictures: How many are drawn.
 
     Returns:
@@ -181,11 +143,11 @@ def evaluate(
         ConfigError: An image cannot be read, or has another size than its sample says.
     """
     by_image: dict[tuple[str, tuple[int, int], int], list[GroundingSample]] = defaultdict(list)
-    for sample in samples:
+    for sample in dataset.samples:
         by_image[sample.image, sample.image_wh, max(1, len(sample.targets))].append(sample)
-    result = Evaluation(k)
+    result = Evaluation(dataset, k)
     for (name, image_wh, targets), asked in by_image.items():
-        image = read_image(root / name, image_wh)
+        image = read_image(dataset.root / name, image_wh)
         for begin in range(0, len(asked), QUESTIONS_PER_PASS):
             part = asked[begin : begin + QUESTIONS_PER_PASS]
             finals = answerer.answer(image, [sample.instruction for sample in part], targets)
@@ -193,6 +155,8 @@ def evaluate(
                 _judge(result, sample, final)
                 if pictures is not None and not result.first[-1][1] and len(result.pictures) < most_pictures:
                     result.pictures.append(_draw(pictures, image, sample, final))
+    if pictures is not None and result.pictures:
+        contact_sheet(result.pictures).save(pictures.with_name(SHEET))
     return result
 
 
@@ -208,9 +172,8 @@ def _draw(folder: Path, image: RgbImage, sample: GroundingSample, final: FinalAn
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (re.sub(r"[^\w.-]+", "_", sample.sample_id) + ".png")
     picture = draw_answer(image, final.answer, final.points, judged=final.judged, right=sample.targets)
-    picture.save(path)
-    path.with_suffix(".json").write_text(
-        json.dumps({"instruction": sample.instruction, "points": final.points, "sample": sample.sample_id}) + "\n",
-        encoding="utf-8",
-    )
+    with_caption(picture, f"{sample.sample_id}: {sample.instruction}").save(path)
+    wanted = [target.model_dump(mode="json", exclude_defaults=True) for target in sample.targets]
+    told = {"sample": sample.sample_id, "instruction": sample.instruction, "points": final.points, "targets": wanted}
+    path.with_suffix(".json").write_text(json.dumps(told) + "\n", encoding="utf-8")
     return path

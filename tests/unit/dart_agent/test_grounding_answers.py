@@ -16,8 +16,10 @@ from typer.testing import CliRunner  # noqa: E402
 
 from dart_agent.cli import app  # noqa: E402
 from dart_agent.errors import ConfigError  # noqa: E402
-from dart_agent.grounding.drawing import RIGHT, SAID, draw_answer  # noqa: E402
-from dart_agent.grounding.evaluation import Answerer, evaluate, size_class  # noqa: E402
+from dart_agent.grounding.datasets.dataset import GroundingDataset  # noqa: E402
+from dart_agent.grounding.datasets.report import size_class  # noqa: E402
+from dart_agent.grounding.drawing import CAPTION_PX, RIGHT, SAID, draw_answer  # noqa: E402
+from dart_agent.grounding.evaluation import Answerer, evaluate  # noqa: E402
 from dart_agent.grounding.forward import QuestionOutput, run_forward  # noqa: E402
 from dart_agent.grounding.grounder import Grounder, GroundingAnswer, TargetAnswer  # noqa: E402
 from dart_agent.grounding.head import ActionHead  # noqa: E402
@@ -218,6 +220,10 @@ def sample(name: str, box: tuple[float, float, float, float] | None, **fields: A
     )
 
 
+def dataset(root: Path, *samples: GroundingSample) -> GroundingDataset:
+    return GroundingDataset("samples", root, samples)
+
+
 def test_evaluation_counts_first_and_k_by_class(tmp_path: Path) -> None:
     Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
     hit, second = (32, 0, 64, 32), (96, 0, 128, 32)
@@ -227,34 +233,38 @@ def test_evaluation_counts_first_and_k_by_class(tmp_path: Path) -> None:
         sample("miss", (0, 32, 10, 64), application="GIMP", element_type="icon"),
         sample("none", None),
     ]
-    result = evaluate(Answerer(FixedGrounder()), samples, tmp_path, k=2, pictures=tmp_path / "failures")
+    result = evaluate(Answerer(FixedGrounder()), dataset(tmp_path, *samples), k=2, pictures=tmp_path / "failures")
     summary = result.summary()
     assert (summary["hit@1"], summary["hit@2"]) == (0.25, 0.5)
     assert summary["by_application"]["Mousepad"] == {"hit@1": [1, 2], "hit@2": [2, 2]}
     assert summary["by_element_type"]["icon"] == {"hit@1": [0, 2], "hit@2": [1, 2]}
     assert summary["by_size"]["below 16 px"]["hit@1"] == [0, 1]
     assert sorted(path.stem for path in result.pictures) == ["miss", "none", "second"]
-    refusing = evaluate(Answerer(FixedGrounder(refusal=0.9), refuse=True), samples, tmp_path).summary()
+    assert read_image(tmp_path / "failures.png").shape == (308 + 8, 3 * 488, 3)  # (64 + 18) * 480 / 128
+    drawn = read_image(tmp_path / "failures" / "miss.png")
+    assert tuple(drawn[CAPTION_PX + 40, 10]) == RIGHT
+    assert tuple(drawn[CAPTION_PX + 16, 48]) == SAID
+    refusing = evaluate(Answerer(FixedGrounder(refusal=0.9), refuse=True), dataset(tmp_path, *samples)).summary()
     assert refusing["hit@1"] == 0.25  # only the one where nothing fits
     assert size_class(samples[3]) == "refusal"
 
 
 def test_verifier_and_zoom_change_the_first_answer(tmp_path: Path) -> None:
     Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
-    samples = [sample("second", (96, 0, 128, 32))]
+    data = dataset(tmp_path, sample("second", (96, 0, 128, 32)))
     verified = Answerer(FixedGrounder(), verifier=FixedVerifier((112.0, 16.0)))
-    assert evaluate(verified, samples, tmp_path).summary()["hit@1"] == 1
+    assert evaluate(verified, data).summary()["hit@1"] == 1
     grounder = FixedGrounder()
-    assert evaluate(Answerer(grounder, zoom=2.0), samples, tmp_path).summary()["hit@1"] == 0
+    assert evaluate(Answerer(grounder, zoom=2.0), data).summary()["hit@1"] == 0
     assert len(grounder.asked) == 2
 
 
 def test_images_that_do_not_fit_their_samples_are_named(tmp_path: Path) -> None:
     Image.fromarray(screen(64, 64)).save(tmp_path / "a.png")
     with pytest.raises(ConfigError, match="has 64x64 pixels"):
-        evaluate(Answerer(FixedGrounder()), [sample("x", None)], tmp_path)
+        evaluate(Answerer(FixedGrounder()), dataset(tmp_path, sample("x", None)))
     with pytest.raises(ConfigError, match="cannot be read"):
-        evaluate(Answerer(FixedGrounder()), [sample("x", None).model_copy(update={"image": "b.png"})], tmp_path)
+        evaluate(Answerer(FixedGrounder()), dataset(tmp_path, sample("x", None).model_copy(update={"image": "b.png"})))
 
 
 def test_pictures_show_attention_point_and_target() -> None:

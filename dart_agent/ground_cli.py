@@ -1,0 +1,126 @@
+"""`dart-agent ground`: point at the screen, measure it, and make or convert data for it.
+
+Role: the commands and their options. Rule: as `dart_agent.cli`; `ground IMAGE INSTRUCTION` is short for `ground point IMAGE INSTRUCTION`.
+Non-goals: what the commands do (`dart_agent.grounding.commands`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from dart_agent.errors import ConfigError
+from dart_agent.exits import exit_on_error
+from dart_agent.grounding.commands import RegionScoreOption
+from dart_agent.grounding.datasets.formats import ReadableFormat, WritableFormat
+
+POINT = "point"
+
+
+class _PointByDefault(TyperGroup):
+    """A group in which a command that is not named is `point`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = [POINT, *args]
+        return super().parse_args(ctx, args)
+
+
+ground_app = typer.Typer(
+    cls=_PointByDefault,
+    help="Point at the screen: draw an answer, measure hit rates, convert and make data.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[str, typer.Option(help="directory or name of a model with an action head")]
+VerifierModel = Annotated[str | None, typer.Option(help="directory or name of a model that judges candidates")]
+Gamma = Annotated[float, typer.Option(min=0.0, max=1.0, help="verifier's score that ends the search")]
+Zoom = Annotated[float | None, typer.Option(min=1.1, help="look again at a crop so many times smaller")]
+Score = Annotated[RegionScoreOption, typer.Option(help="how the attention over a region becomes its score")]
+Refuse = Annotated[bool, typer.Option("--refuse", help="let the model say that nothing fits")]
+Data = Annotated[Path, typer.Argument(help="a file of samples, or the folder of a data set as its authors publish it")]
+Format = Annotated[ReadableFormat, typer.Option("--format", help="of DATA; auto: told by the names of its files")]
+K = Annotated[int, typer.Option("--k", min=1, help="answers that hit@k looks at")]
+
+
+@ground_app.command(POINT)
+def point(
+    image: Annotated[Path, typer.Argument(help="a screenshot")],
+    instruction: Annotated[str, typer.Argument(help='what to point at, such as "click Save"')],
+    model: Model,
+    out: Annotated[Path, typer.Option(help="the picture to write")] = Path("ground.png"),
+    targets: Annotated[int, typer.Option(min=1, max=2, help="1: a click, 2: a drag")] = 1,
+    verifier: VerifierModel = None,
+    gamma: Gamma = 0.8,
+    zoom: Zoom = None,
+    score: Score = RegionScoreOption.MEAN,
+    refuse: Refuse = False,
+) -> None:
+    """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
+    from dart_agent.grounding.commands import draw, make_answerer
+
+    with exit_on_error():
+        if not image.is_file():
+            raise ConfigError(f"there is no file {image}")
+        answerer = make_answerer(model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse)
+        typer.echo(draw(answerer, image, instruction, out, targets))
+
+
+@ground_app.command("eval")
+def evaluate(
+    data: Data,
+    model: Model,
+    out: Annotated[Path | None, typer.Option(help="folder of result.json and of pictures of failures")] = None,
+    format_name: Format = ReadableFormat.AUTO,
+    k: K = 3,
+    pictures: Annotated[int, typer.Option(min=0, help="most pictures of failures, with --out")] = 50,
+    verifier: VerifierModel = None,
+    gamma: Gamma = 0.8,
+    zoom: Zoom = None,
+    score: Score = RegionScoreOption.MEAN,
+    refuse: Refuse = False,
+) -> None:
+    """Measure hit@1 and hit@k on DATA by type, size and application, print them as JSON, and draw failures."""
+    from dart_agent.grounding.commands import make_answerer, measure, open_dataset
+
+    with exit_on_error(), open_dataset(data, format_name) as dataset:
+        answerer = make_answerer(model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse)
+        typer.echo(measure(answerer, dataset, k, out, pictures))
+
+
+@ground_app.command("score")
+def score_answers(
+    data: Data,
+    answers: Annotated[
+        Path, typer.Argument(help="JSON lines of sample_id, points ([]: refused, null: unreadable) and candidates")
+    ],
+    format_name: Format = ReadableFormat.AUTO,
+    k: K = 1,
+) -> None:
+    """Score the answers of any model in the file ANSWERS on DATA as the authors of DATA do, and print JSON."""
+    from dart_agent.grounding.commands import open_dataset, score_file
+
+    with exit_on_error(), open_dataset(data, format_name) as dataset:
+        typer.echo(score_file(dataset, answers, k))
+
+
+@ground_app.command("convert")
+def convert(
+    data: Data,
+    out: Annotated[Path, typer.Argument(help="a new folder")],
+    to: Annotated[WritableFormat, typer.Option(help="format to write")] = WritableFormat.SAMPLES,
+    format_name: Format = ReadableFormat.AUTO,
+    split: Annotated[str, typer.Option(help="name of the split, for huggingface")] = "test",
+    drop: Annotated[bool, typer.Option("--drop", help="leave out what the format cannot hold")] = False,
+) -> None:
+    """Write DATA with its images into the folder OUT in another format."""
+    from dart_agent.grounding.commands import open_dataset
+    from dart_agent.grounding.datasets.formats import write_dataset
+
+    with exit_on_error(), open_dataset(data, format_name) as dataset:
+        written, left_out = write_dataset(out, dataset, to, split=split, drop=drop)
+        typer.echo(f"{written} samples written to {out}" + (f", {left_out} left out" if left_out else ""))
