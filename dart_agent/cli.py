@@ -20,7 +20,7 @@ import typer
 from pydantic import ValidationError
 
 from dart_agent.errors import AgentError, ConfigError
-from dart_agent.exits import exit_on_error
+from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.explore.commands import explore_app
 from dart_agent.ground_cli import ground_app
 from dart_agent.strict_model import format_validation_error
@@ -140,7 +140,7 @@ def rollout(
         endpoint = _endpoint(policy, base_url, model_name, api_key_variable)
         names = tuple(name for given in tasks for name in select_tasks(given, split).ids)
         desktop = EnvConfig(
-            resolution=None if resolution is None else _resolution(resolution), font_size=font_size, image=image
+            resolution=None if resolution is None else parse_resolution(resolution), font_size=font_size, image=image
         ).desktop_shape(select_tasks(names, None).shape(image))
         plan = RolloutPlan(
             tasks=names,
@@ -266,18 +266,6 @@ def _inference(settings: Any, workers: int, addresses: Path, logs: Path) -> Infe
         addresses=addresses,
         logs=logs,
     )
-
-
-def _resolution(text: str) -> tuple[int, int]:
-    width, cross, height = text.partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal()):
-        raise ConfigError(f"--resolution is WIDTHxHEIGHT, such as 640x400, not {text!r}")
-    from dart_envs.envs.config import make_shape
-
-    try:
-        return make_shape("basic", (int(width), int(height)), None).resolution
-    except ValueError as error:
-        raise ConfigError(f"--resolution: {error}") from None
 
 
 def main() -> None:

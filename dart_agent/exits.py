@@ -1,4 +1,4 @@
-"""Exit codes of `dart-agent`, and the one sentence that goes with an error.
+"""Exit codes of `dart-agent`, the one sentence that goes with an error, and options that several commands read.
 
 Role: what the modules of the command line share. Rule: wrong input is told on standard error. Non-goals: exit codes of components.
 """
@@ -28,3 +28,26 @@ def exit_on_error() -> Iterator[None]:
     except (AgentError, DartEnvError) as error:
         typer.echo(f"dart-agent: {error}", err=True)
         raise typer.Exit(EXIT_FAILED) from None
+
+
+def parse_resolution(text: str) -> tuple[int, int]:
+    """Read the option `--resolution`.
+
+    Args:
+        text: WIDTHxHEIGHT.
+
+    Returns:
+        (width, height) in pixels.
+
+    Raises:
+        ConfigError: It is none, or desktops cannot have it.
+    """
+    width, cross, height = text.partition("x")
+    if not (cross and width.isdecimal() and height.isdecimal()):
+        raise ConfigError(f"--resolution is WIDTHxHEIGHT, such as 640x400, not {text!r}")
+    from dart_envs.envs.config import make_shape
+
+    try:
+        return make_shape("basic", (int(width), int(height)), None).resolution
+    except ValueError as error:
+        raise ConfigError(f"--resolution: {error}") from None

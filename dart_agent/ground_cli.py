@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dart_agent.errors import ConfigError
-from dart_agent.exits import exit_on_error
+from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.grounding.commands import RegionScoreOption
 from dart_agent.grounding.datasets.formats import ReadableFormat, WritableFormat
 
@@ -124,3 +124,60 @@ def convert(
     with exit_on_error(), open_dataset(data, format_name) as dataset:
         written, left_out = write_dataset(out, dataset, to, split=split, drop=drop)
         typer.echo(f"{written} samples written to {out}" + (f", {left_out} left out" if left_out else ""))
+
+
+@ground_app.command("show")
+def show(
+    data: Data,
+    out: Annotated[Path, typer.Argument(help="a new folder")],
+    count: Annotated[int, typer.Option(min=1, help="how many samples, evenly over DATA")] = 20,
+    format_name: Format = ReadableFormat.AUTO,
+) -> None:
+    """Draw samples of DATA with their targets into the folder OUT, and all of them on one sheet."""
+    from dart_agent.grounding.commands import draw_samples, open_dataset
+
+    with exit_on_error(), open_dataset(data, format_name) as dataset:
+        typer.echo(draw_samples(dataset, out, count))
+
+
+@ground_app.command("generate")
+def generate(
+    out: Annotated[Path, typer.Argument(help="a new folder")],
+    image: Annotated[str, typer.Option(help="desktop image: desktop, or basic for a small benchmark")] = "desktop",
+    seed: Annotated[int, typer.Option(help="chooses states, questions, splits and novel applications")] = 0,
+    application: Annotated[list[str] | None, typer.Option(help="only this one; may be given again")] = None,
+    states: Annotated[int, typer.Option(min=1, help="most screens of one application")] = 10,
+    per_screen: Annotated[int, typer.Option(min=1, help="most questions about one screen")] = 24,
+    least: Annotated[
+        int | None, typer.Option(min=1, help="fail with fewer questions; default: 1000 for desktop, 100 for basic")
+    ] = None,
+    resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT of the screens")] = "1280x800",
+    desktops: Annotated[int, typer.Option(min=1, help="live at once")] = 1,
+    farm_url: Annotated[str | None, typer.Option(help="default: DART_FARM_URL, else the embedded farm")] = None,
+) -> None:
+    """Make the benchmark desktop-ground from live desktops: screens, and questions that the accessibility tree answers."""
+    import asyncio
+    import json
+    import logging
+
+    from dart_agent.grounding.desktop_ground.generate import GroundPlan, check_folder
+    from dart_agent.grounding.desktop_ground.generate import generate as generate_benchmark
+
+    logging.basicConfig(level=logging.WARNING)
+    with exit_on_error():
+        plan = GroundPlan(
+            image=image,
+            resolution=parse_resolution(resolution),
+            seed=seed,
+            applications=tuple(application or ()),
+            states=states,
+            per_screen=per_screen,
+            least=least,
+            desktops=desktops,
+            farm_url=farm_url,
+        )
+        check_folder(out)
+        manifest = asyncio.run(generate_benchmark(plan, out, lambda line: typer.echo(line, err=True)))
+        typer.echo(
+            json.dumps({name: manifest[name] for name in ("samples", "by_split", "by_kind", "novel", "missing")})
+        )

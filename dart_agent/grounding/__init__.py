@@ -16,6 +16,6 @@
     drawing    pictures of answers
     evaluation, commands    hit rates; `dart-agent ground`
 
-Rule: the package itself, `samples`, `labels`, `regions`, `scoring`, `verifier` and `datasets` import neither torch nor transformers. Source:
-GUI-Actor, arXiv 2506.03143. Non-goals: training (`dart_train.grounding`).
+Rule: the package itself, `samples`, `labels`, `regions`, `scoring`, `verifier` and `datasets` import neither torch nor transformers.
+Source: GUI-Actor, arXiv 2506.03143. Non-goals: training (`dart_train.grounding`).
 """

@@ -151,3 +151,37 @@ def score_file(dataset: GroundingDataset, answers: Path, k: int) -> str:
     from dart_agent.grounding.datasets.report import judge_answers, read_answers
 
     return json.dumps(judge_answers(dataset, read_answers(answers), k), indent=2)
+
+
+def draw_samples(dataset: GroundingDataset, out: Path, count: int) -> str:
+    """Draw samples with their targets.
+
+    Args:
+        dataset: The samples.
+        out: A new folder for the pictures and `sheet.png`.
+        count: How many, evenly over the data.
+
+    Returns:
+        What to print.
+
+    Raises:
+        ConfigError: The folder has files, or an image cannot be read.
+    """
+    from PIL import Image
+
+    from dart_agent.errors import ConfigError
+    from dart_agent.grounding.drawing import contact_sheet, draw_targets, with_caption
+    from dart_agent.grounding.samples import read_image
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not empty: give a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    total = len(dataset.samples)
+    drawn = []
+    for number in range(min(count, total)):
+        sample = dataset.samples[number * total // min(count, total)]
+        picture: Image.Image = draw_targets(read_image(dataset.root / sample.image, sample.image_wh), sample.targets)
+        drawn.append(out / f"{number:04d}.png")
+        with_caption(picture, f"{sample.sample_id}: {sample.instruction}").save(drawn[-1])
+    contact_sheet(drawn).save(out / "sheet.png")
+    return f"{len(drawn)} of {total} samples drawn to {out}"
