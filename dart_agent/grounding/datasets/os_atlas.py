@@ -30,6 +30,7 @@ from dart_agent.grounding.samples import GroundingSample
 ANNOTATIONS = "os_atlas.json"
 """Name of the file that `write_os_atlas` writes."""
 _NAME = "OS-Atlas-data"
+_HEAD_BYTES = 1 << 16
 _SLACK = 1e-3
 """How far beyond the image a share may be: published boxes overlap the border by parts of a pixel."""
 
@@ -56,21 +57,15 @@ def annotation_files(folder: Path) -> list[Path]:
         folder: The folder.
 
     Returns:
-        JSON files whose first record has `img_filename` and either `elements` or a box of shares.
+        JSON files that begin with a list of records with `img_filename`, and `elements` or `bbox`; the rest is not read.
     """
     return [path for path in sorted(folder.glob("*.json")) if _is_annotation(path)]
 
 
 def _is_annotation(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    if not isinstance(content, list) or not content or not isinstance(content[0], dict):
-        return False
-    first, box = content[0], content[0].get("bbox")
-    shares = isinstance(box, list) and all(isinstance(value, float | int) and value <= 1 for value in box)
-    return "img_filename" in first and ("elements" in first or shares)
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    return head.lstrip().startswith(b"[") and b'"img_filename"' in head and (b'"elements"' in head or b'"bbox"' in head)
 
 
 def read_os_atlas(folder: Path) -> GroundingDataset:

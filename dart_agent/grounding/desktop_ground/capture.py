@@ -15,6 +15,7 @@ import numpy as np
 from dart_agent.errors import AgentError
 from dart_agent.grounding.desktop_ground.screen import ScreenElement, ScreenWindow, read_elements
 from dart_envs.envs.a11y_xml import read_a11y_xml
+from dart_envs.errors import GuestError
 from dart_envs.farm.base import LeaseLike
 from dart_envs.types import RgbImage
 from dart_server.wire import ButtonEvent, MoveEvent, SettleSpec
@@ -72,7 +73,7 @@ async def read_tree(lease: LeaseLike) -> tuple[ScreenElement, ...]:
     """
     try:
         return read_elements(await read_a11y_xml(lease))
-    except ValueError as error:
+    except (GuestError, ValueError) as error:
         raise ScreenUnstable(str(error)) from None
 
 
@@ -115,7 +116,7 @@ async def capture(lease: LeaseLike) -> LiveState:
         frame = await lease.step([aside], SETTLE)
         windows = await read_windows(lease)
         after = await read_tree(lease)
-        if after == before and windows == await read_windows(lease):
+        if after == before:
             return LiveState(np.array(frame.image), after, windows)
         before = after
     raise ScreenUnstable(f"the screen still changed after {ATTEMPTS} looks at it")

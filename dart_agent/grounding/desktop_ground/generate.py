@@ -94,6 +94,7 @@ async def generate(plan: GroundPlan, folder: Path, progress: Callable[[str], Non
     Raises:
         ConfigError: The plan is wrong, or the folder has files.
         AgentError: There are fewer questions than asked for; the folder is not written.
+        DartEnvError: The farm or a desktop failed.
     """
     chosen = find_applications(plan.image, plan.applications)
     check_folder(folder)
@@ -101,9 +102,12 @@ async def generate(plan: GroundPlan, folder: Path, progress: Callable[[str], Non
     walked: dict[str, list[CapturedScreen]] = {}
     missing: dict[str, str] = {}
     digests: set[str] = set()
-    async with await AsyncFarmClient.connect(plan.farm_url) as farm, asyncio.TaskGroup() as group:
-        for _ in range(min(plan.desktops, len(waiting))):
-            group.create_task(_work(farm, plan, waiting, walked, missing, digests, progress))
+    try:
+        async with await AsyncFarmClient.connect(plan.farm_url) as farm, asyncio.TaskGroup() as group:
+            for _ in range(min(plan.desktops, len(waiting))):
+                group.create_task(_work(farm, plan, waiting, walked, missing, digests, progress))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     screens = [screen for name in sorted(walked) for screen in walked[name]]
     benchmark = make_benchmark(screens, plan.seed, per_screen=plan.per_screen)
     count, least = sum(len(screen.samples) for screen in benchmark), plan.least or chosen.least

@@ -19,6 +19,7 @@ from dart_agent.grounding.desktop_ground.capture import LiveState, ScreenUnstabl
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen, ScreenElement, center
 from dart_agent.grounding.desktop_ground.visibility import MENUS, Visibility, visibilities
 from dart_agent.grounding.desktop_ground.wording import shown_name
+from dart_envs.errors import GuestError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.setup.windows import wait_started, window_ids
@@ -148,7 +149,7 @@ async def walk_application(
     screens: list[CapturedScreen] = []
     starts = list(application.starts.items())
     for number, (start, argv) in enumerate(starts):
-        left = (states - len(screens)) // (len(starts) - number)
+        left = -(-(states - len(screens)) // (len(starts) - number))
         if left < 1:
             continue
         await lease.restore(base)
@@ -157,7 +158,7 @@ async def walk_application(
             async with snapshot_of(farm, lease) as opened:
                 random = Random(f"{seed}:{application.name}:{start}")
                 screens += await _explore(lease, opened, first, left, random)
-        except (ApplicationMissing, ScreenUnstable) as error:
+        except (ApplicationMissing, ScreenUnstable, GuestError) as error:
             log.warning("%s %s is left out: %s", application.name, start, error)
     if not screens:
         raise ApplicationMissing(f"{application.name} opened no window that can be read: is it in the image?")
@@ -223,7 +224,7 @@ async def _reach(
         for opener in path:
             await click(lease, opener.point)
         state = await capture(lease)
-    except ScreenUnstable as error:
+    except (ScreenUnstable, GuestError) as error:
         log.warning("%s %s is left out: %s", first.application, label, error)
         return None
     if any(screen.elements == state.elements for screen in known):
