@@ -85,6 +85,19 @@ _ZENITY = GroundApplication(
         "calendar": ("zenity", "--calendar", "--title=Day", "--day=3", "--month=5", "--year=2024"),
     },
 )  # fmt: skip
+_SETTINGS = GroundApplication(
+    "settings",
+    {
+        "manager": ("xfce4-settings-manager",),
+        "appearance": ("xfce4-appearance-settings",),
+        "keyboard": ("xfce4-keyboard-settings",),
+        "mouse": ("xfce4-mouse-settings",),
+        "windows": ("xfwm4-settings",),
+        "window tweaks": ("xfwm4-tweaks-settings",),
+        "accessibility": ("xfce4-accessibility-settings",),
+        "desktop": ("xfdesktop-settings",),
+    },
+)
 _EVERYWHERE = (
     _simple("mousepad", "mousepad", f"{HOME}/Documents/notes.txt"),
     _simple("thunar", "thunar", HOME),
@@ -97,21 +110,27 @@ APPLICATIONS: Mapping[str, ImageApplications] = {
     "desktop": ImageApplications(
         (
             *_EVERYWHERE,
-            _simple("gedit", "gedit", f"{HOME}/Documents/letter.txt"),
-            _simple("nautilus", "nautilus", f"{HOME}/Documents"),
+            GroundApplication(
+                "gedit",
+                {
+                    "letter": ("gedit", f"{HOME}/Documents/letter.txt"),
+                    "two files": ("gedit", f"{HOME}/Documents/letter.txt", f"{HOME}/Documents/notes.txt"),
+                },
+            ),
+            GroundApplication("nautilus", {"home": ("nautilus", HOME), "documents": ("nautilus", f"{HOME}/Documents")}),
             _simple("gnome-terminal"),
             _simple("chromium", "google-chrome", f"file://{HOME}/Documents/page.html"),
             _simple("thunderbird"),
             _simple("writer", "soffice", "--norestore", "--writer"),
             _simple("calc", "soffice", "--norestore", "--calc", f"{HOME}/Documents/table.csv"),
             _simple("impress", "soffice", "--norestore", "--impress"),
+            _simple("draw", "soffice", "--norestore", "--draw"),
             _simple("gimp"),
             _simple("vlc", "vlc", "--no-qt-privacy-ask"),
             _simple("evince"),
             _simple("eog"),
             _simple("file-roller"),
-            _simple("task-manager", "xfce4-taskmanager"),
-            _simple("settings", "xfce4-settings-manager"),
+            _SETTINGS,
             _simple("appfinder", "xfce4-appfinder"),
             _simple("volume-control", "pavucontrol"),
         ),

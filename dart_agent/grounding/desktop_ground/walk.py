@@ -27,7 +27,7 @@ from dart_server.wire import SnapshotView
 
 log = logging.getLogger(__name__)
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 DOTS = ("…", "...")
 NEVER = ("quit", "exit", "close", "print", "delete", "remove", "log out", "shut down", "restart", "send")
 """Words in names of items that are not chosen."""
@@ -66,7 +66,7 @@ def find_openers(screen: CapturedScreen) -> list[Opener]:
     found = []
     for element in _clickable(screen):
         parent = screen.elements[element.parent]
-        if element.role == "menu" and parent.role == "menu-bar":
+        if element.role in ("menu", "menu-item") and parent.role == "menu-bar":
             found.append(Opener(f"menu {shown_name(element)}", center(_box(element)), leads_to_menu=True))
         elif element.role == "page-tab" and "selected" not in element.states:
             found.append(Opener(f"tab {shown_name(element)}", center(_box(element)), leads_to_menu=False))
