@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from random import Random
 
-from dart_agent.grounding.desktop_ground.queries import Query, find_queries
+from dart_agent.grounding.desktop_ground.queries import GroundQuery, find_queries
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen, center
 from dart_agent.grounding.desktop_ground.visibility import Visibility, visibilities
 from dart_agent.grounding.desktop_ground.wording import NOT_ASKED, is_text, kind_of
@@ -101,7 +101,7 @@ def make_benchmark(screens: Sequence[CapturedScreen], seed: int, *, per_screen: 
         The screens that have questions, by application and in their order.
     """
     asked: set[tuple[str, str, Box | None]] = set()
-    chosen: list[tuple[CapturedScreen, list[Query]]] = []
+    chosen: list[tuple[CapturedScreen, list[GroundQuery]]] = []
     for screen in sorted(screens, key=lambda one: one.application):
         queries = [query for query in find_queries(screen) if _key(screen, query) not in asked]
         taken = choose_queries(queries, per_screen, Random(_rank(seed, "queries", screen.screen_id)))
@@ -118,11 +118,11 @@ def make_benchmark(screens: Sequence[CapturedScreen], seed: int, *, per_screen: 
     return found
 
 
-def _key(screen: CapturedScreen, query: Query) -> tuple[str, str, Box | None]:
+def _key(screen: CapturedScreen, query: GroundQuery) -> tuple[str, str, Box | None]:
     return screen.application, query.instruction, query.element.box
 
 
-def choose_queries(queries: Sequence[Query], most: int, random: Random) -> list[Query]:
+def choose_queries(queries: Sequence[GroundQuery], most: int, random: Random) -> list[GroundQuery]:
     """Choose among the questions about one screen.
 
     Args:
@@ -135,7 +135,7 @@ def choose_queries(queries: Sequence[Query], most: int, random: Random) -> list[
     """
     shuffled = random.sample(list(queries), len(queries))
     by_kind = [[query for query in shuffled if query.kind == kind] for kind in KIND_ORDER]
-    taken: list[Query] = []
+    taken: list[GroundQuery] = []
     per_target: dict[int, int] = defaultdict(int)
     for turn in zip_longest(*by_kind):
         for query in turn:
@@ -147,7 +147,9 @@ def choose_queries(queries: Sequence[Query], most: int, random: Random) -> list[
     return [query for query in queries if query.instruction in wanted]
 
 
-def _samples(screen: CapturedScreen, queries: Sequence[Query], image: str, split: str) -> tuple[GroundingSample, ...]:
+def _samples(
+    screen: CapturedScreen, queries: Sequence[GroundQuery], image: str, split: str
+) -> tuple[GroundingSample, ...]:
     whole = [
         (element.role, element.box)
         for element, state in zip(screen.elements, visibilities(screen), strict=True)

@@ -48,7 +48,7 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth")
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class GroundQuery:
     """A question with its answer.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Seen:
     whole: bool
 
 
-def find_queries(screen: CapturedScreen) -> list[Query]:
+def find_queries(screen: CapturedScreen) -> list[GroundQuery]:
     """Find all questions about a screen that have exactly one answer.
 
     Args:
@@ -84,13 +84,13 @@ def find_queries(screen: CapturedScreen) -> list[Query]:
         The questions, in the order of the elements; each question once.
     """
     seen = _seen(screen)
-    found: dict[str, Query] = {}
+    found: dict[str, GroundQuery] = {}
     for instruction, kind, answers in _candidates(screen, seen):
         if len(answers) != 1:
             continue
         (answer,) = answers
         if _can_be_asked(screen, seen, answer) and instruction not in found:
-            found[instruction] = Query(instruction, kind, answer.element)
+            found[instruction] = GroundQuery(instruction, kind, answer.element)
     return sorted(found.values(), key=lambda query: query.element.index)
 
 
