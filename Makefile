@@ -9,7 +9,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: docs chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: docs chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-snippets test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
 	@echo "make test-attacks  every way of the attack book to fake success against every family of the bundled suites: half an hour"
+	@echo "make test-snippets  every code block of the tutorials and how-to guides, on live desktops: about half an hour; ARGS='-k first-environment'"
 	@echo "make test-ecosystem  every wrapper of Gymnasium and the examples of docs/examples (RLlib, TRL, ...) on live desktops; installs those libraries in .ecosystem"
 	@echo "make quickstart    runs README's quickstart as it is written, in a copy of this checkout"
 	@echo "make test-wheel    builds sdist and wheel, checks what they contain, and installs them without a checkout"
@@ -79,12 +80,15 @@ test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)
 
 test-slow:
-	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "slow and not libvirt and not ecosystem" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
+	@$(PY) server/deploy/docker_engine.py -- $(VENV)/bin/pytest tests -m "slow and not libvirt and not ecosystem and not snippets" --ignore tests/fuzz --ignore tests/wheel $(RERUNS) $(ARGS)
 	@$(PY) server/deploy/libvirt_host.py -- $(MAKE) --no-print-directory .test-slow-libvirt
 
 .test-slow-libvirt:
 	@$(PY) vm_images/build.py build desktop --artefact qcow2
 	@$(VENV)/bin/pytest tests -m "slow and libvirt" $(RERUNS) $(ARGS)
+
+test-snippets:
+	@$(VENV)/bin/pytest tests/snippets $(RERUNS) $(ARGS)
 
 ecosystem:
 	@$(PY) server/deploy/ecosystem.py
