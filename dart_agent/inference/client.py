@@ -138,6 +138,8 @@ class WorkerClient:
         except httpx.ReadTimeout as error:
             late = f"{self.name} gave no answer within {timeout_s:.0f} s"
             raise WorkerError(late, RequestFailure.TIMEOUT) from error
+        except (httpx.ConnectError, FileNotFoundError) as error:
+            raise WorkerError(f"{self.name} does not answer: it is still starting, or has ended") from error
         except (OSError, httpx.HTTPError, ValueError) as error:
             raise WorkerError(f"{self.name} does not answer: {type(error).__name__}: {error}") from error
         if reply.is_success:

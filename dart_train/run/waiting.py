@@ -115,7 +115,9 @@ class Waits:
             try:
                 served = frozenset(await components.served_versions(self._paths))
                 found = f"they serve {format_versions(min(served, default=None), max(served, default=None))}"
-            except (WorkerError, FileNotFoundError) as error:
+            except FileNotFoundError:
+                served, found = frozenset(), "their processes are starting"
+            except WorkerError as error:
                 served, found = frozenset(), str(error)
             return waits.VersionsSeen(self._clock.monotonic(), served, found)
 

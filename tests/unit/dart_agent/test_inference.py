@@ -15,7 +15,8 @@ import pytest
 from dart_agent.errors import ConfigError, PolicyUnavailableError, WeightUpdateError, WorkerError, WorkerKilledError
 from dart_agent.inference import wire
 from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_for_addresses, write_addresses
-from dart_agent.inference.settings import WorkerSettings
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.settings import KEY_NAME, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor
 from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
 from dart_agent.inference.worker_process import WorkerProcess
@@ -29,6 +30,15 @@ def test_a_request_survives_the_wire() -> None:
     assert (got.messages, got.sampling, got.request_id) == (sent.messages, sent.sampling, sent.request_id)
     assert (got.image_sha256, got.prefix_ids_P, got.prefix_messages) == (("ab" * 32,), (7, 8, 9), 2)
     assert np.array_equal(got.images[0], sent.images[0])
+
+
+@pytest.mark.parametrize("key", [None, "secret"], ids=["no-key-yet", "no-socket-yet"])
+async def test_a_worker_that_is_starting_is_not_told_as_a_missing_file(key: str | None, tmp_path: Path) -> None:
+    if key is not None:
+        (tmp_path / KEY_NAME).write_text(key)
+    async with WorkerClient("policy-0", tmp_path) as client:
+        with pytest.raises(WorkerError, match=r"^policy-0 does not answer: it is still starting, or has ended$"):
+            await client.health()
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from killable_run import KillableRun
 
+from dart_train.run import components
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.launcher import ComponentFailed, ComponentSpec
 from dart_train.run.orchestrator import RunFailed
 from dart_train.run.state import RunState
+from dart_train.run.waiting import Waits
 from dart_train.simulation.components.processes import TaskProcess
 from dart_train.simulation.components.virtual_time import VirtualClock, run_in_virtual_time
 
@@ -61,6 +64,28 @@ def test_a_component_that_hangs_ends_the_run_with_the_reason(
     assert message.startswith(sentence)
     assert message.endswith("look into the logs; where it may take longer, raise limits.stall_minutes")
     assert 30 < minutes < 60
+
+
+def test_inference_workers_that_start_are_not_told_as_a_missing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    answers = iter([FileNotFoundError(2, "No such file or directory"), [0]])
+
+    async def served_versions(paths: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def body(clock: VirtualClock) -> None:
+        progress: Any = SimpleNamespace(update=shown.append)
+        nothing: Any = None
+        await Waits(nothing, nothing, progress, nothing, clock, limit_s=60, poll_s=1).for_version(0)
+
+    monkeypatch.setattr(components, "served_versions", served_versions)
+    run_in_virtual_time(body)
+    assert shown == ["waiting for the inference workers (their processes are starting)"]
 
 
 def test_a_trainer_that_ends_early_does_not_finish_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
