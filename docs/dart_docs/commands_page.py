@@ -16,7 +16,10 @@ from dart_docs.markdown import code, table
 PROGRAMS: Mapping[str, tuple[str, str]] = {
     "dart-farm": ("dart_server.cli", "The farm: start it, look at it, make keys, build images."),
     "dart-envs": ("dart_envs.cli.main", "Tasks: list, check, evaluate a policy on them, record demonstrations."),
-    "dart-agent": ("dart_agent.cli", "Policies: serve a model, run rollouts, point at the screen, explore applications."),
+    "dart-agent": (
+        "dart_agent.cli",
+        "Policies: serve a model, run rollouts, point at the screen, explore applications.",
+    ),
     "dart-train": ("dart_train.cli", "Training: run a recipe, simulate a run, look at its data."),
 }
 """Module of the program's `app`, and what the program is for."""
