@@ -13,9 +13,10 @@ from pathlib import Path
 
 from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.rollouts.episode_report import PlayedEpisode, format_episode
 from dart_agent.rollouts.policy_factory import open_policy_factory
 from dart_agent.rollouts.work_sources import InMemoryWorkSource
-from dart_agent.rollouts.worker import PlayedEpisode, RolloutWorker, format_episode
+from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.types import Purpose, SamplingParams, Trajectory, WorkItem
 from dart_envs.tasks import load

@@ -16,7 +16,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,6 @@ from dart_agent.errors import (
     StoreError,
     StoreRefusedError,
 )
-from dart_agent.metrics_file import append_metrics
 from dart_agent.prompts.builder import PromptBuilder
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import (
@@ -39,6 +38,7 @@ from dart_agent.rollouts.episode_loop import (
     ResumedEpisode,
     run_episode,
 )
+from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
 from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
 from dart_agent.rollouts.journal import ActionMarks, StepJournal
 from dart_agent.rollouts.limits import FamilyLimits
@@ -64,21 +64,6 @@ ABANDON_TIMEOUT_S = 5.0
 PARK_TIMEOUT_S = 20.0
 MAX_REJECTED_IN_A_ROW = 5
 """So many refused rollouts in a row are no accident of one trajectory: the worker ends with the last cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlayedEpisode:
-    """A finished episode, with what its slot did around it.
-
-    Attributes:
-        episode: The episode.
-        slot: Name of the slot.
-        idle_s: Seconds that the slot waited for work before it.
-    """
-
-    episode: Episode
-    slot: str
-    idle_s: float
 
 
 class RolloutWorker:
@@ -371,7 +356,7 @@ async def play_rollouts(
         clock=clock,
         settings=config.episode_settings,
         idle_poll_s=config.idle_poll_s,
-        on_episode=functools.partial(_record, config.metrics, clock),
+        on_episode=functools.partial(record_episode, config.metrics, clock),
         on_solved_step=None if screens is None else screens.write,
         rejected=config.local_folder / "rejected",
         partial=partial,
@@ -392,49 +377,6 @@ async def _heartbeat(beat: Callable[[str], Awaitable[int]], config: WorkerConfig
             await beat(config.name)
         except StoreError as error:
             logger.warning("no heartbeat: %s", error)
-
-
-def _record(metrics: Path | None, clock: Clock, played: PlayedEpisode) -> None:
-    """Log a line per episode, and append one to the metrics."""
-    trajectory = played.episode.trajectory
-    logger.info("%s", format_episode(played.episode))
-    if metrics is None:
-        return
-    steps = trajectory.steps_S
-    versions = [span.version for step in steps for span in step.version_spans]
-    line = {
-        "kind": "episode",
-        "time_s": clock.time(),
-        "phase": trajectory.phase,
-        "task": trajectory.task_id,
-        "reward": trajectory.reward,
-        "end": trajectory.end.value,
-        "stop": trajectory.stop.value,
-        "steps": len(steps),
-        "tokens": sum(len(step.token_ids_T) for step in steps),
-        "prompt_tokens": sum(len(step.prompt_ids_P) for step in steps),
-        "versions": [min(versions), max(versions)] if versions else None,
-        "parse_errors": sum(step.parse_error is not None for step in steps),
-        "duration_s": round(trajectory.duration_s, 4),
-        "reset_s": round(float(trajectory.info["reset_s"]), 4),
-        "model_s": round(sum(step.model_s for step in steps), 4),
-        "env_s": round(sum(step.env_s for step in steps), 4),
-        "idle_s": round(played.idle_s, 4),
-        "slot": played.slot,
-    }
-    append_metrics(metrics, line)
-
-
-def format_episode(episode: Episode) -> str:
-    """One episode in one line, for people."""
-    trajectory = episode.trajectory
-    verdict = "  -  " if trajectory.reward is None else f"{trajectory.reward:5.2f}"
-    actions = [step.action["type"] if step.action else "?" for step in trajectory.steps_S]
-    cause = f" ({trajectory.cause})" if trajectory.cause else ""
-    return (
-        f"{verdict} {trajectory.task_id} {trajectory.stop}{cause}, {len(actions)} steps in "
-        f"{trajectory.duration_s:.1f} s: {', '.join(actions)}"
-    )
 
 
 def main() -> None:

@@ -19,8 +19,9 @@ from dart_agent.errors import (
 )
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_agent.rollouts.episode_report import format_episode
 from dart_agent.rollouts.limits import FamilyLimits
-from dart_agent.rollouts.worker import RolloutWorker, format_episode
+from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.rollouts.worker_config import load_worker_config
 from dart_agent.types import Completion, Policy, PolicyRequest, StopReason, Trajectory, WorkItem
 from dart_envs.errors import FarmError
