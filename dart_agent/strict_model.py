@@ -1,16 +1,43 @@
-"""The base of every configuration and payload model of the agent and the trainer, and the text of its validation errors."""
+"""The base of every configuration and payload model of the agent and the trainer, its files, and the text of its validation errors."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dart_agent.errors import ConfigError
 
 
 class StrictModel(BaseModel):
     """A frozen model in which unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=StrictModel)
+
+
+def read_config_file(path: Path, model: type[Model]) -> Model:
+    """Read and check the configuration of a process.
+
+    Args:
+        path: The JSON file.
+        model: Its schema.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: The file cannot be read or has mistakes.
+    """
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"configuration {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise ConfigError(f"configuration {path}: {format_validation_error(error)}") from None
 
 
 def format_validation_error(error: ValidationError) -> str:

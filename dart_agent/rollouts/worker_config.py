@@ -14,8 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.data_client.address import DataManagerAddress
 from dart_agent.errors import ConfigError
-from dart_agent.prompts.builder import PresetName, PromptSpec, preset
-from dart_agent.prompts.history import HistorySettings
+from dart_agent.prompts.settings import PromptSettings
 from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError
 from dart_agent.rollouts.limits import EpisodeLimits, FamilyLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
@@ -36,25 +35,20 @@ class PartialSettings(StrictModel):
     park: Literal["snapshot", "lease"] = "snapshot"
 
 
-class WorkerConfig(DataManagerAddress):
+class WorkerConfig(PromptSettings, DataManagerAddress):
     """One rollout worker: how many desktops, which policy, where results go.
 
     name: stable across restarts; what an earlier worker of this name still held is handed out again at once. addresses: file with the
     inference workers' places (policies `vllm` and `blank`). endpoint: where the model is (policy `endpoint`). images: directory or URL of
-    the image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None:
-    DART_FARM_URL or the embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. history: which turns
-    prompts show; None: the last `history_images` screenshots and all answers. min_pixels, max_pixels: of a picture; None: the prompt's own.
-    limits: what an episode may use beside its turns. task_folder: folder of task files that is a suite in this run. family_limits: by
-    family, in place of `limits`. partial: whether unfinished episodes are kept. folder: has the folders `rejected` and `acting` with
-    refused trajectories and marks of actions under way; None: beside `images`.
+    the image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the
+    embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. limits: what an episode may use beside its
+    turns. task_folder: folder of task files that is a suite in this run. family_limits: by family, in place of `limits`. partial: whether
+    unfinished episodes are kept. folder: has the folders `rejected` and `acting` with refused trajectories and marks of actions under way;
+    None: beside `images`.
     """
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
     policy: PolicyKind
-    prompt: PresetName = "tiny"
-    history_images: int | None = Field(default=None, ge=1, le=16)
-    min_pixels: int | None = Field(default=None, ge=1)
-    max_pixels: int | None = Field(default=None, ge=1)
     desktops: int = Field(default=4, ge=1, le=256)
     shape: DesktopShape = DesktopShape()
     settle: SettleSpec = SettleSpec(quiet_ms=100, cap_ms=2_000)
@@ -67,7 +61,6 @@ class WorkerConfig(DataManagerAddress):
     metrics: Path | None = None
     on_parse_error: OnParseError = OnParseError.NO_ACTION
     parse_retries: int = Field(default=2, ge=1, le=16)
-    history: HistorySettings | None = None
     limits: EpisodeLimits = EpisodeLimits()
     family_limits: dict[str, FamilyLimits] = Field(default_factory=dict)
     task_folder: TaskFolderSettings | None = None
@@ -75,17 +68,6 @@ class WorkerConfig(DataManagerAddress):
     seed: int = 0
     idle_poll_s: float = Field(default=0.2, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
-
-    @property
-    def prompt_spec(self) -> PromptSpec:
-        """How its prompts look."""
-        return preset(
-            self.prompt,
-            images=self.history_images,
-            history=self.history,
-            min_pixels=self.min_pixels,
-            max_pixels=self.max_pixels,
-        )
 
     @property
     def local_folder(self) -> Path:

@@ -17,12 +17,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import uvloop
-from pydantic import ValidationError
 
 from dart_agent.data_client.image_location import open_images
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_agent.key_file import make_key_file
+from dart_agent.strict_model import read_config_file
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
@@ -77,13 +77,7 @@ def read_config(path: Path) -> DataManagerConfig:
     Raises:
         ConfigError: The file cannot be read or has mistakes.
     """
-    try:
-        return DataManagerConfig.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"configuration {path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        places = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
-        raise ConfigError(f"configuration {path}: {places}") from None
+    return read_config_file(path, DataManagerConfig)
 
 
 async def serve(config: DataManagerConfig, listeners: Sequence[socket.socket], catalog: TaskCatalog) -> None:

@@ -10,9 +10,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from dart_agent.prompts.settings import PromptSettings
 from dart_train.config import Recipe
 from dart_train.config.train import TrainSection
-from dart_train.imitation.settings import DemonstrationSettings, ImitationSettings, PromptSettings
+from dart_train.imitation.settings import DemonstrationSettings, ImitationSettings
 from dart_train.run.components import (
     data_manager_address,
     image_location,

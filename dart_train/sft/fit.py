@@ -139,7 +139,9 @@ def _demonstrations(config: SftConfig, loaded: LoadedModel) -> tuple[list[Imitat
         return [], {}
     images = ImageStore(config.images)
     image_token_id = int(loaded.model.config.image_token_id)
-    tokenizer = EpisodeTokenizer(loaded.processor, image_token_id, settings.asked.spec(), images, settings.thoughts)
+    tokenizer = EpisodeTokenizer(
+        loaded.processor, image_token_id, settings.asked.prompt_spec, images, settings.thoughts
+    )
     found = read_demonstrations(settings.folders, settings.task_folder)
     written = tokenize_episodes(tokenizer, found.episodes, found.left_out)
     return written, found.left_out

@@ -9,10 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
-from dart_agent.errors import ConfigError
-from dart_agent.strict_model import StrictModel, format_validation_error
+from dart_agent.strict_model import StrictModel, read_config_file
 
 
 class WandbSettings(StrictModel):
@@ -59,9 +56,4 @@ def read_tracking_config(path: Path) -> TrackingConfig:
     Raises:
         ConfigError: The file cannot be read or has mistakes.
     """
-    try:
-        return TrackingConfig.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"configuration {path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise ConfigError(f"configuration {path}: {format_validation_error(error)}") from None
+    return read_config_file(path, TrackingConfig)

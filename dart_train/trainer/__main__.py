@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.compat import patch_torch_extras
-from dart_agent.inference.process_group import set_parent_death_signal
 from dart_train.trainer.config import read_trainer_config
+from dart_train.trainer.process_start import end_with_torchrun, join_ranks
 
 EXIT_REFUSED = 2
 """Wrong configuration, or training that would fail again."""
@@ -32,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 3 where a signal stopped it before its end; or 2 for a configuration that cannot be used and for training that
         cannot go on.
     """
-    if "WORLD_SIZE" in os.environ:  # a rank: torchrun gave it a session of its own, which the launcher cannot end
-        set_parent_death_signal(signal.SIGKILL)
+    end_with_torchrun()
     parser = argparse.ArgumentParser(prog="python -m dart_train.trainer", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file (dart_train.trainer.config)")
     try:
@@ -41,21 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"trainer: {error}", file=sys.stderr)
         return EXIT_REFUSED
-    # Idle threads must sleep, not spin: other processes need the cores. Read when the OpenMP runtime is loaded, with torch.
-    os.environ.update({"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": str(config.threads)})
-    patch_torch_extras()
-    import torch
-    from transformers.utils.logging import disable_progress_bar
-
-    from dart_train.model.device import ComputeDevice
+    ranks = join_ranks(config)
     from dart_train.trainer.process import TrainingStopped, run_follower, run_trainer
-    from dart_train.trainer.ranks import Ranks
 
-    disable_progress_bar()
-    torch.set_num_threads(config.threads)
-    logging.basicConfig(level=logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    ranks = Ranks.join(ComputeDevice.resolve(config.device, config.dtype).device)
     try:
         if not ranks.first:
             run_follower(config, ranks)

@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from dart_agent.data_client.address import DataManagerAddress
-from dart_agent.errors import ConfigError
-from dart_agent.strict_model import StrictModel
+from dart_agent.strict_model import StrictModel, read_config_file
 from dart_train.imitation.settings import ImitationSettings
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice, DtypeChoice
@@ -159,10 +158,4 @@ def read_trainer_config(path: Path) -> TrainerConfig:
     Raises:
         ConfigError: The file cannot be read or has mistakes.
     """
-    try:
-        return TrainerConfig.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"configuration {path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        places = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
-        raise ConfigError(f"configuration {path}: {places}") from None
+    return read_config_file(path, TrainerConfig)

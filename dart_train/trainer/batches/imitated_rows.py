@@ -85,7 +85,7 @@ def load_imitated_rows(
     """
     own = ImageStore(settings.images)
     tokenizer = EpisodeTokenizer(
-        loaded.processor, int(loaded.model.config.image_token_id), settings.asked.spec(), own, settings.thoughts
+        loaded.processor, int(loaded.model.config.image_token_id), settings.asked.prompt_spec, own, settings.thoughts
     )
     try:
         found = read_demonstrations(settings.folders, settings.task_folder)

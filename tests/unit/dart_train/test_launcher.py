@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dart_train.config import load_recipe
-from dart_train.run.components import trainer
 from dart_train.run.launcher import STOP_GRACE_S, ComponentFailed, ComponentSpec, LocalLauncher
 from dart_train.run.paths import RunPaths
+from dart_train.run.training_components import trainer
 from dart_train.simulation.components.virtual_time import VirtualClock, run_in_virtual_time
 
 FOREVER = "import signal; signal.pause()"

@@ -425,7 +425,7 @@ async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness, monk
     assert updates == [2, 2, 3, 3, 3], "a batch a minute, and a process that begins after its time trains nothing"
 
 
-@pytest.mark.parametrize(("content", "message"), [("{}", "start_model: Field required"), ("[", "Invalid JSON")])
+@pytest.mark.parametrize(("content", "message"), [("{}", "`start_model`: field required"), ("[", "invalid JSON")])
 def test_configuration_mistakes_end_with_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, message: str
 ) -> None:
