@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dart_train.tracking.config import TrackingConfig
 from dart_train.tracking.scalars import STEP_KEYS, ScalarLine
@@ -83,7 +83,7 @@ class WandbSink:
         mode: `offline` or `online`.
     """
 
-    def __init__(self, folder: Path, run_id: str, name: str, project: str, mode: str) -> None:
+    def __init__(self, folder: Path, run_id: str, name: str, project: str, mode: Literal["offline", "online"]) -> None:
         import wandb
 
         folder.mkdir(parents=True, exist_ok=True)

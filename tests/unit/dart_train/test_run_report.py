@@ -250,8 +250,8 @@ def test_a_store_that_cannot_be_read_ends_with_its_reason(tmp_path: Path, monkey
     for path in harness.paths.root.glob("data.db*"):
         path.unlink()
     harness.paths.database.write_text("not a database" * 100)
-    restarted = components._python_module
-    monkeypatch.setattr(components, "_python_module", lambda *args, **more: restarted(*args, **more | {"restarts": 0}))
+    restarted = components.python_module
+    monkeypatch.setattr(components, "python_module", lambda *args, **more: restarted(*args, **more | {"restarts": 0}))
     result = report_on(harness.paths.root)
     assert result.exit_code == 1
     assert "the report cannot be written" in result.stderr
