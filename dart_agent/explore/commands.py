@@ -17,7 +17,7 @@ import typer
 from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
-from dart_agent.exits import exit_on_error
+from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.explore.settings import ChooserName, ExploreSettings
 from dart_agent.strict_model import format_validation_error
 from dart_envs.clock import SYSTEM_CLOCK
@@ -89,7 +89,7 @@ def start(
                 desktops=desktops,
                 snapshots=snapshots,
                 image=image,
-                resolution=_resolution(resolution),
+                resolution=parse_resolution(resolution),
                 candidates=candidates or None,
             )
         )
@@ -325,13 +325,6 @@ def _parse_endpoint(base_url: str, name: str | None, key_variable: str | None, t
         raise ConfigError(f"--base-url: {format_validation_error(error)}") from error
     endpoint.read_key()
     return endpoint
-
-
-def _resolution(text: str) -> tuple[int, int]:
-    width, cross, height = text.partition("x")
-    if not (cross and width.isdecimal() and height.isdecimal()):
-        raise ConfigError(f"--resolution is WIDTHxHEIGHT, such as 1280x800, not {text!r}")
-    return int(width), int(height)
 
 
 @contextlib.contextmanager
