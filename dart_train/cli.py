@@ -19,7 +19,7 @@ import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.data_commands.commands import app as data_app
-from dart_train.evaluation.command import compare_command, evaluate_command
+from dart_train.evaluation.command import compare_command, evaluate_command, export_command
 from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
@@ -34,6 +34,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command("eval")(evaluate_command)
 app.command("compare")(compare_command)
+app.command("export")(export_command)
 app.command("sft")(sft_command)
 app.command("export-metrics")(export_metrics_command)
 

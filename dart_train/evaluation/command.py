@@ -1,4 +1,4 @@
-"""`dart-train eval` and `dart-train compare`.
+"""`dart-train eval`, `dart-train compare` and `dart-train export`.
 
 Role: argument checks, exit codes, and what is printed. Rule: wrong input is one sentence on standard error and exit code 2; an evaluation
 that failed exits with 1, an interrupted one with 130. Non-goals: playing (`stored`), formulas (`statistics`).
@@ -132,3 +132,23 @@ def compare_command(
         print(f"With fewer than {SMALL_SAMPLE_SEEDS} seeds the interval rests on normally distributed means of seeds.")
     if json_file is not None:
         json_file.write_text(json.dumps({"seeds": len(files), "rows": rows}, indent=2) + "\n", encoding="utf-8")
+
+
+def export_command(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    out: Annotated[Path, typer.Argument(help="folder to write the model to")],
+    version: Annotated[
+        str, typer.Option("--version", help="number of a version of the run, or best: chosen on validation")
+    ] = "best",
+) -> None:
+    """Write a version of a run as a complete model folder, adapter merged, with its evaluations in the model card."""
+    from dart_train.evaluation.export import export_version
+    from dart_train.evaluation.stored import version_of_run
+
+    try:
+        paths = RunPaths(run_dir.resolve())
+        found = version_of_run(paths, load_resolved_recipe(paths), version)
+        told = export_version(found, out)
+    except RecipeError as error:
+        raise wrong_input(str(error)) from None
+    print(f"wrote version {found.version} of {run_dir} to {out}, with {len(told)} evaluations in its README.md")

@@ -1,13 +1,13 @@
 """The model card of a published policy version.
 
-Role: `write_model_card` puts a README.md into a model directory, as the Hugging Face Hub reads it. Rule: it states what is known of the
-training and no path of the host. Non-goals: weights and configuration (`LoadedModel.save`), figures of evaluations.
+Role: `write_model_card` puts a README.md into a model directory, as the Hugging Face Hub reads it; `add_evaluations` adds figures. Rule: it
+states what is known of the training and no path of the host. Non-goals: weights and configuration (`LoadedModel.save`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +45,17 @@ def write_model_card(
         "| setting | value |", "|---|---|", *rows,
     ]  # fmt: skip
     (directory / CARD).write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def add_evaluations(directory: Path, rows: Sequence[str]) -> None:
+    """Add what evaluations found to the card of a model directory; a model that was not trained here has none, and gets one.
+
+    Args:
+        directory: The model directory.
+        rows: Rows of a Markdown table: split, tasks, episodes, success with its 95 % interval, and how often the test split was used.
+    """
+    card = directory / CARD
+    before = card.read_text(encoding="utf-8").rstrip() if card.exists() else "# A policy for desktops"
+    table = ["| split | tasks | episodes | success (95 % interval) | |", "|---|---|---|---|---|", *rows]
+    told = table if rows else ["These weights have not been evaluated: `dart-train eval` does it."]
+    card.write_text("\n".join([before, "", "## Evaluation", "", *told]) + "\n", encoding="utf-8")

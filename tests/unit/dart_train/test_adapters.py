@@ -16,14 +16,17 @@ from trainer_harness import batch_of, config_of, step_of, tiny_model
 from typer.testing import CliRunner
 
 from dart_agent.data_client.image_store import ImageStore
-from dart_agent.data_client.wire import Batch
+from dart_agent.data_client.wire import Batch, VersionRecord
 from dart_agent.errors import ConfigError, WeightUpdateError
 from dart_agent.inference.weights.adapters import check_adapter_matches, read_adapter
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.weights.files import tensor_shapes
 from dart_agent.inference.weights.reading import VersionReader
 from dart_train.cli import app
-from dart_train.model.adapters import LoraSettings, attach_adapter
+from dart_train.config import Recipe
+from dart_train.evaluation.export import export_version
+from dart_train.evaluation.stored import StoredVersion
+from dart_train.model.adapters import LoraSettings, attach_adapter, merge_version
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.policy_scorer import PolicyScorer
@@ -208,6 +211,23 @@ def test_the_command_writes_the_adapter_merged_into_its_model(
     assert refused.exit_code == 2
     assert "published was sha256:0000" in refused.output
     assert not (tmp_path / "no").exists()
+
+
+def test_an_adapter_is_exported_merged(trained: Trainer, model_dir: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "v1"
+    trained._policy.loaded.save_adapter(adapter, weights_digest(model_dir))
+    (adapter / "README.md").write_text("# r, policy version 1\n")
+    recipe = Recipe.model_validate(
+        {"run": {"name": "r"}, "tasks": {"families": ["press_nth"]}, "model": {"preset": "tiny"}}
+    )
+    record = VersionRecord(version=1, path=str(adapter))
+    version = StoredVersion("runs/r", recipe, tmp_path / "evaluations", model_dir, "tiny", record)
+    assert export_version(version, tmp_path / "out") == []
+    merge_version(adapter, model_dir, tmp_path / "merged")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "merged"))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert (tmp_path / "out" / "README.md").read_text().startswith("# r, policy version 1\n\n## Evaluation")
+    load_model(tmp_path / "out")
 
 
 def test_an_adapter_in_bfloat16_keeps_its_base(trained: Trainer, model_dir: Path, tmp_path: Path) -> None:

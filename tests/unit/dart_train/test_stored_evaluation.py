@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
 from dart_train.evaluation import stored
 from dart_train.evaluation.comparison import compare_seeds
+from dart_train.evaluation.export import export_version
 from dart_train.evaluation.results import (
     HELD_OUT,
     INFEASIBLE,
@@ -225,3 +227,30 @@ def test_commands_refuse_wrong_input_in_one_sentence(tmp_path: Path) -> None:
         assert ended.exit_code == EXIT_WRONG_INPUT
         (sentence,) = ended.stderr.strip().splitlines()
         assert fix in sentence
+
+
+async def test_a_version_is_exported_with_its_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    await evaluated(harness, monkeypatch, TEST, lambda item: float("press_nth" in item.task_id))
+    version = version_of_run(harness.paths, harness.recipe, "best")
+    assert version.record is not None
+    weights = Path(version.record.path)
+    (weights / "README.md").write_text("---\ntags: [dart]\n---\n\n# r, policy version 2\n", encoding="utf-8")
+    out = tmp_path / "exported"
+    assert [each["split"] for each in export_version(version, out)] == ["test"]
+    assert sorted(os.listdir(out)) == sorted(os.listdir(weights))
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\ntags: [dart]\n---\n\n# r, policy version 2\n\n## Evaluation\n")
+    assert "| test | press_nth | 3 | 100.0 % (" in card
+    assert "| use 1 of the test split |" in card
+    with pytest.raises(RecipeError, match="is not empty"):
+        export_version(version, out)
+    other = version_of_run(harness.paths, harness.recipe, "1")
+    assert export_version(other, tmp_path / "other") == []
+    assert "have not been evaluated" in (tmp_path / "other" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_command_export_refuses_what_is_no_run(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["export", str(tmp_path), str(tmp_path / "out")])
+    assert shown.exit_code == EXIT_WRONG_INPUT
+    assert "is not a run directory" in shown.stderr
