@@ -164,13 +164,13 @@ async def test_the_client_waits_for_an_absent_data_manager_and_then_gives_up(har
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{}", "database: Field required"),
-        ('{"database": "d", "images": "i", "socket": "s", "batches": 3}', "batches: Extra inputs"),
+        ("{}", "`database`: field required"),
+        ('{"database": "d", "images": "i", "socket": "s", "batches": 3}', "unknown key `batches`"),
         (
             '{"database": "d", "images": "i", "socket": "s", "batch": {"min_groups": 9}}',
             "min_groups is above max_groups",
         ),
-        ("nonsense", "Invalid JSON"),
+        ("nonsense", "invalid JSON"),
     ],
 )
 def test_configuration_mistakes_end_with_code_2(

@@ -117,7 +117,7 @@ def test_a_shipped_recipe_fits_gpus_of_80_gib(path: Path) -> None:
     ("name", "overrides", "gpu_gib"),
     [
         ("ui-tars-1.5-7b-8gpu", ("train.gradient_checkpointing=false",), 80),
-        ("ui-tars-1.5-7b-8gpu", (), 40),
+        ("ui-tars-1.5-7b-8gpu", (), 32),
         ("ui-tars-1.5-7b-8gpu", ("train.processes=1", "train.devices=[4]"), 80),
         ("qwen3-vl-8b-4gpu", ("train.micro_batch_tokens=128000",), 80),
     ],
@@ -155,7 +155,7 @@ def test_engine_context_disk_and_desktops_that_do_not_fit_are_told() -> None:
 
 
 def test_a_train_step_costs_the_passes_that_the_recipe_asks_for() -> None:
-    whole, adapter = recipe_of("ui-tars-1.5-7b-8gpu"), recipe_of("ui-tars-1.5-7b-4gpu")
+    whole, adapter = recipe_of("ui-tars-1.5-7b-8gpu"), recipe_of("ui-tars-1.5-7b-1gpu")
     # forward 1, backward 2 (1 for an adapter), recomputed 1, entropies of the step filter 1, reference 1
     assert (passes(whole), passes(adapter)) == (6, 5)
     assert passes(recipe_of("ui-tars-1.5-7b-8gpu", "train.kl_coefficient=0", "train.gradient_checkpointing=false")) == 4
