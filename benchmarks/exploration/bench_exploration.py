@@ -1,10 +1,11 @@
 """Screens that choosers find with equal numbers of steps, on simulated applications and on live ones.
 
-Role: runs every chooser on the same applications with and without snapshots, and Q-values with 1, 2 and 4 desktops. Rule: the
-applications are simulated (`dart_agent.explore.desktops.simulated`) unless `--live` names programs of the desktop image; the model that
-chooses is simulated, too. `qicrl_over_random` compares the greatest Q (ties by the seed, no knowledge of the application) with chance,
-`qicrl_model_over_random` the model that sees Q: ratios of the mean numbers of screens after all steps, with snapshots. Steps are actions, those on the way back to a screen included; restoring a snapshot and starting an application again cost none and are counted
-apart. Non-goals: the samples.
+Role: runs every chooser on the same applications with and without snapshots, and Q-values with 1, 2 and 4 desktops. Rule: the applications
+are simulated (`dart_agent.explore.desktops.simulated`) unless `--live` names programs of the desktop image; the model that chooses is
+simulated, too. `qicrl_over_random` compares the greatest Q (ties by the seed, no knowledge of the application) with chance,
+`qicrl_model_over_random` the model that sees Q: ratios of the mean numbers of screens after all steps, with snapshots. Steps are actions,
+those on the way back to a screen included; restoring a snapshot and starting an application again cost none and are counted apart.
+Non-goals: the samples.
 """
 
 from __future__ import annotations
