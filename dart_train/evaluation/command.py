@@ -151,4 +151,6 @@ def export_command(
         told = export_version(found, out)
     except RecipeError as error:
         raise wrong_input(str(error)) from None
-    print(f"wrote version {found.version} of {run_dir} to {out}, with {len(told)} evaluations in its README.md")
+    print(
+        f"wrote version {found.version} of {run_dir} to {out}, with {len(told)} evaluations of dart-train eval in its README.md"
+    )

@@ -16,6 +16,7 @@ from dart_agent.inference.weights.adapters import is_adapter
 from dart_train.config import RecipeError
 from dart_train.evaluation.comparison import read_result
 from dart_train.evaluation.results import RESULT_FILE
+from dart_train.evaluation.statistics import Estimate
 from dart_train.evaluation.stored import StoredVersion
 from dart_train.model.adapters import merge_version
 from dart_train.model.model_card import add_evaluations
@@ -47,13 +48,20 @@ def export_version(version: StoredVersion, out: Path) -> list[dict[str, Any]]:
             shutil.copyfile(source / "README.md", directory / "README.md")
         else:
             shutil.copytree(source, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
-        add_evaluations(directory, evaluation_lines(evaluations))
+        add_evaluations(directory, [*_own_validation(version), *evaluation_lines(evaluations)])
 
     try:
         write_directory_atomically(out, save)
     except (AgentError, OSError) as error:
         raise RecipeError(f"version {version.version} of {version.source} cannot be exported: {error}") from error
     return evaluations
+
+
+def _own_validation(version: StoredVersion) -> list[str]:
+    """The run's own evaluations on validation, by which the best version is chosen."""
+    if version.validation is None:
+        return []
+    return [f"| validation | in the run itself, which chooses by it | | {_interval(version.validation)} | |"]
 
 
 def evaluations_of(version: StoredVersion) -> list[dict[str, Any]]:
@@ -83,11 +91,14 @@ def evaluation_lines(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     for each in evaluations:
         use = "" if each.get("test_number") is None else f"use {each['test_number']} of the test split"
         for row in each["rows"]:
-            success = row["success"]
-            interval = (
-                "" if success["lower"] is None else f" ({100 * success['lower']:.1f} to {100 * success['upper']:.1f})"
-            )
             lines.append(
-                f"| {each['split']} | {row['name']} | {row['episodes']} | {100 * success['value']:.1f} %{interval} | {use} |"
+                f"| {each['split']} | {row['name']} | {row['episodes']} | {_interval(Estimate(**row['success']))} | {use} |"
             )
     return lines
+
+
+def _interval(success: Estimate) -> str:
+    interval = ""
+    if success.lower is not None and success.upper is not None:
+        interval = f" ({100 * success.lower:.1f} to {100 * success.upper:.1f})"
+    return f"{100 * success.value:.1f} %{interval}"

@@ -43,6 +43,7 @@ from dart_train.evaluation.results import (
     result_rows,
 )
 from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
+from dart_train.evaluation.statistics import Estimate, success_rate
 from dart_train.run.components import start_model
 from dart_train.run.lock import run_lock
 from dart_train.run.orchestrator import Run, until_interrupted
@@ -82,6 +83,7 @@ class StoredVersion:
         record: The version to serve; None: the model itself, version 0.
         digest: Digest of its weights, None where none is recorded.
         earlier_tests: How often the run itself evaluated on the test split.
+        validation: Success in the run's own evaluations on validation, None where it has none of this version.
     """
 
     source: str
@@ -92,6 +94,7 @@ class StoredVersion:
     record: VersionRecord | None = None
     digest: str | None = None
     earlier_tests: int = 0
+    validation: Estimate | None = None
 
     @property
     def version(self) -> int:
@@ -160,6 +163,7 @@ def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersio
     """
     try:
         with open_run(paths.root) as run:
+            candidates = validated_versions(run)
             number = chosen_version(run).version if choice == BEST else int(choice)
             kept = kept_versions(run)
             with Session(run.engine) as session:
@@ -182,6 +186,7 @@ def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersio
         record=record if number else None,
         digest=record.digest,
         earlier_tests=ntests,
+        validation=candidates.get(number),
     )
 
 
@@ -215,6 +220,29 @@ def chosen_version(run: OpenRun) -> ChosenCheckpoint:
     Raises:
         RecipeError: No version was evaluated.
     """
+    chosen = choose_checkpoint(_validation_rewards(run))
+    if chosen is None:
+        raise RecipeError(
+            f"{run.paths.root} has no evaluation on validation to choose a version by: finish the run, or give a number as --version"
+        )
+    return chosen
+
+
+def validated_versions(run: OpenRun) -> dict[int, Estimate]:
+    """Estimate the success of the kept versions that a run evaluated on validation.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Success by version.
+    """
+    found = {version: success_rate(by_task) for version, by_task in _validation_rewards(run).items()}
+    return {version: estimate for version, estimate in found.items() if estimate is not None}
+
+
+def _validation_rewards(run: OpenRun) -> dict[int, dict[str, list[float]]]:
+    """Rewards of a run's evaluations on validation, by kept version and task."""
     kept = kept_versions(run)
     rewards: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with Session(run.engine) as session:
@@ -224,12 +252,7 @@ def chosen_version(run: OpenRun) -> ChosenCheckpoint:
             for each in status.results(session, name):
                 if each.version_min is not None and each.version_min == each.version_max and each.version_min in kept:
                     rewards[each.version_min][each.task_id].append(each.reward)
-    chosen = choose_checkpoint(rewards)
-    if chosen is None:
-        raise RecipeError(
-            f"{run.paths.root} has no evaluation on validation to choose a version by: finish the run, or give a number as --version"
-        )
-    return chosen
+    return rewards
 
 
 def evaluation_recipe(version: StoredVersion) -> Recipe:

@@ -241,6 +241,7 @@ async def test_a_version_is_exported_with_its_evaluations(tmp_path: Path, monkey
     assert sorted(os.listdir(out)) == sorted(os.listdir(weights))
     card = (out / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\ntags: [dart]\n---\n\n# r, policy version 2\n\n## Evaluation\n")
+    assert "| validation | in the run itself, which chooses by it | | 100.0 %" in card
     assert "| test | press_nth | 3 | 100.0 % (" in card
     assert "| use 1 of the test split |" in card
     with pytest.raises(RecipeError, match="is not empty"):
