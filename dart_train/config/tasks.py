@@ -6,12 +6,12 @@ Role: the schema of both. Non-goals: loading tasks (`dart_envs`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
 from dart_agent.task_suites import SUITE_NAME, TaskFolderSettings
+from dart_train.imitation.settings import Thoughts
 
 
 class FamilyLimitSection(StrictModel):
@@ -90,4 +90,4 @@ class DemoSection(StrictModel):
 
     per_family: int = Field(default=64, ge=0)
     path: Path | None = None
-    thoughts: Literal["target", "none"] = "target"
+    thoughts: Thoughts = "target"

@@ -26,6 +26,39 @@ from dart_train.data_manager.store.trajectories import read_trajectory
 from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.tokens import ImitatedEpisode
 
+SOLVED = (
+    TrajectoryTable.purpose == Purpose.TRAIN.value,
+    TrajectoryTable.reward == SOLVED_REWARD,
+    TrajectoryTable.phase.not_like(f"{IMPORT_PREFIX}%"),
+)
+"""Solved training rollouts that are a run's own."""
+
+
+@contextmanager
+def open_solved(folder: Path) -> Iterator[OpenRun]:
+    """Open a run that has something to imitate.
+
+    Args:
+        folder: The run folder.
+
+    Yields:
+        The run.
+
+    Raises:
+        DemonstrationsUnusableError: The folder is no run, or has no success.
+    """
+    with ExitStack() as stack:
+        try:
+            run = stack.enter_context(open_run(folder))
+        except (RecipeError, StoreError) as error:
+            raise DemonstrationsUnusableError(f"{folder} has no stored rollouts: {error}") from error
+        with Session(run.engine) as session:
+            if session.scalar(select(TrajectoryTable.seq).where(*SOLVED).limit(1)) is None:
+                raise DemonstrationsUnusableError(
+                    f"{folder} has no solved training rollout: give another run, or leave it out"
+                )
+        yield run
+
 
 @contextmanager
 def read_successes(
@@ -46,36 +79,17 @@ def read_successes(
     taken: Counter[str] = Counter()
     episodes: list[ImitatedEpisode] = []
     with ExitStack() as stack:
-        runs = []
-        for folder in folders:
-            try:
-                runs.append(stack.enter_context(open_run(folder)))
-            except (RecipeError, StoreError) as error:
-                raise DemonstrationsUnusableError(f"{folder} has no stored rollouts: {error}") from error
-            found, solved = _successes(runs[-1], per_task, taken)
-            if not solved:
-                raise DemonstrationsUnusableError(
-                    f"{folder} has no solved training rollout: give another run, or leave it out"
-                )
-            episodes += found
+        runs = [stack.enter_context(open_solved(folder)) for folder in folders]
+        for run in runs:
+            episodes += _successes(run, per_task, taken)
         yield episodes, [run.images for run in runs]
 
 
-def _successes(run: OpenRun, per_task: int, taken: Counter[str]) -> tuple[list[ImitatedEpisode], int]:
-    """Episodes of a run of tasks that are not taken often enough yet, and how many of its rollouts are solved."""
-    episodes, solved = [], 0
-    query = (
-        select(TrajectoryTable)
-        .where(
-            TrajectoryTable.purpose == Purpose.TRAIN.value,
-            TrajectoryTable.reward == SOLVED_REWARD,
-            TrajectoryTable.phase.not_like(f"{IMPORT_PREFIX}%"),
-        )
-        .order_by(TrajectoryTable.seq.desc())
-    )
+def _successes(run: OpenRun, per_task: int, taken: Counter[str]) -> Iterator[ImitatedEpisode]:
+    """Episodes of a run of tasks that are not taken often enough yet."""
+    query = select(TrajectoryTable).where(*SOLVED).order_by(TrajectoryTable.seq.desc())
     with Session(run.engine) as session:
         for row in session.scalars(query):
-            solved += 1
             if taken[row.task_id] >= per_task:
                 continue
             steps = tuple(
@@ -85,5 +99,4 @@ def _successes(run: OpenRun, per_task: int, taken: Counter[str]) -> tuple[list[I
             )
             if steps:
                 taken[row.task_id] += 1
-                episodes.append(ImitatedEpisode(f"{run.recipe.run.name}/{row.rollout_id}", row.task_id, steps))
-    return episodes, solved
+                yield ImitatedEpisode(f"{run.recipe.run.name}/{row.rollout_id}", row.task_id, steps)

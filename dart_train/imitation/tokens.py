@@ -26,8 +26,12 @@ from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSp
 from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
 from dart_envs.types import Observation, RgbImage
-from dart_train.imitation.demonstrations import DemonstratedEpisode, DemonstrationsUnusableError
-from dart_train.imitation.settings import Thoughts
+from dart_train.imitation.demonstrations import (
+    DemonstratedEpisode,
+    DemonstrationsUnusableError,
+    read_demonstrations,
+)
+from dart_train.imitation.settings import DemonstrationSettings, Thoughts
 
 DEMONSTRATED_VERSION = 0
 
@@ -158,6 +162,28 @@ class EpisodeTokenizer:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._processor.tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def write_demonstrations(
+    settings: DemonstrationSettings, processor: Any, image_token_id: int, images: BlobStorage
+) -> tuple[list[ImitatedEpisode], Counter[str]]:
+    """Read demonstrations and write them in a policy's words.
+
+    Args:
+        settings: Which ones, and how the policy is asked.
+        processor: The policy's processor.
+        image_token_id: Its place holder of images.
+        images: Where the pictures of prompts are kept.
+
+    Returns:
+        What can be imitated, and by reason how many demonstrations cannot.
+
+    Raises:
+        DemonstrationsUnusableError: None can be imitated, or some of it must not be.
+    """
+    tokenizer = EpisodeTokenizer(processor, image_token_id, settings.asked.prompt_spec, images, settings.thoughts)
+    found = read_demonstrations(settings.folders, settings.task_folder)
+    return tokenize_episodes(tokenizer, found.episodes, found.left_out), found.left_out
 
 
 def tokenize_episodes(

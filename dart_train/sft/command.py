@@ -79,7 +79,7 @@ def check_imitated(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ..
         RecipeError: There is nothing to imitate, or what there is must not be imitated, or it has been done already.
     """
     from dart_train.imitation.demonstrations import DemonstrationsUnusableError, read_demonstrations
-    from dart_train.imitation.stored import read_successes
+    from dart_train.imitation.stored import open_solved
     from dart_train.run.recipe_policy import fine_tuning_problems
 
     if paths.fine_tuned_model.exists():
@@ -98,8 +98,9 @@ def check_imitated(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ..
             if not known.episodes:
                 told = ", ".join(f"{count} {reason}" for reason, count in known.left_out.items())
                 raise RecipeError(f"demos.path: no demonstration in {recipe.demos.path} can be imitated ({told})")
-        with read_successes(successes_of, recipe.sft.successes_per_task):
-            pass
+        for folder in successes_of:
+            with open_solved(folder):
+                pass
     except DemonstrationsUnusableError as error:
         raise RecipeError(str(error)) from error
 

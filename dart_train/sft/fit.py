@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,11 @@ from dart_agent.data_client.image_store import BlobError, ImageReader, ImageStor
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
-from dart_train.imitation.demonstrations import DemonstrationsUnusableError, read_demonstrations
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.images import ImagesInOrder
 from dart_train.imitation.stored import read_successes
-from dart_train.imitation.tokens import EpisodeTokenizer, ImitatedEpisode, tokenize_episodes
+from dart_train.imitation.tokens import ImitatedEpisode, write_demonstrations
 from dart_train.model.model_card import write_model_card
-from dart_train.model.policy_model import LoadedModel
 from dart_train.model.weights import write_directory_atomically
 from dart_train.sft.config import SftConfig
 from dart_train.trainer.batches.imitated_rows import ImitatedRows
@@ -93,9 +93,14 @@ def fine_tune(
     ranks = ranks or Ranks()
     with read_successes(config.successes_of, config.successes_per_task) as (successes, places):
         policy = TrainedPolicy(config, ranks, config.start_model)
-        demonstrated, left_out = _demonstrations(config, policy.loaded)
+        pictures, demonstrated, left_out = ImageStore(config.images), list[ImitatedEpisode](), Counter[str]()
+        if config.demonstrations.folders:
+            loaded = policy.loaded
+            demonstrated, left_out = write_demonstrations(
+                config.demonstrations, loaded.processor, int(loaded.model.config.image_token_id), pictures
+            )
         learnt, held_out = split_tasks([*demonstrated, *successes], config.held_out_fraction)
-        images = ImagesInOrder((ImageStore(config.images), *places))
+        images = ImagesInOrder((pictures, *places))
         training = _FineTuning(config, ranks, policy, learnt, held_out, images)
         try:
             nll, held_out_nll = training.run(report, clock)
@@ -131,20 +136,6 @@ def split_tasks(
         [episode for episode in episodes if episode.task_id not in held_out],
         [episode for episode in episodes if episode.task_id in held_out],
     )
-
-
-def _demonstrations(config: SftConfig, loaded: LoadedModel) -> tuple[list[ImitatedEpisode], Mapping[str, int]]:
-    settings = config.demonstrations
-    if not settings.folders:
-        return [], {}
-    images = ImageStore(config.images)
-    image_token_id = int(loaded.model.config.image_token_id)
-    tokenizer = EpisodeTokenizer(
-        loaded.processor, image_token_id, settings.asked.prompt_spec, images, settings.thoughts
-    )
-    found = read_demonstrations(settings.folders, settings.task_folder)
-    written = tokenize_episodes(tokenizer, found.episodes, found.left_out)
-    return written, found.left_out
 
 
 class _FineTuning:

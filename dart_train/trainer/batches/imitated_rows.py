@@ -14,10 +14,10 @@ from random import Random
 
 from dart_agent.data_client.image_store import BlobStorage, ImageReader, ImageStore
 from dart_agent.errors import ConfigError
-from dart_train.imitation.demonstrations import DemonstrationsUnusableError, read_demonstrations
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.images import ImagesInOrder
 from dart_train.imitation.settings import ImitationSettings
-from dart_train.imitation.tokens import EpisodeTokenizer, ImitatedEpisode, tokenize_episodes
+from dart_train.imitation.tokens import ImitatedEpisode, write_demonstrations
 from dart_train.model.policy_model import LoadedModel
 from dart_train.trainer.batches.rows import TrainRow
 
@@ -84,14 +84,12 @@ def load_imitated_rows(
         ConfigError: They cannot be imitated.
     """
     own = ImageStore(settings.images)
-    tokenizer = EpisodeTokenizer(
-        loaded.processor, int(loaded.model.config.image_token_id), settings.asked.prompt_spec, own, settings.thoughts
-    )
     try:
-        found = read_demonstrations(settings.folders, settings.task_folder)
-        written = tokenize_episodes(tokenizer, found.episodes, found.left_out)
+        written, left_out = write_demonstrations(
+            settings, loaded.processor, int(loaded.model.config.image_token_id), own
+        )
     except DemonstrationsUnusableError as error:
         raise ConfigError(f"the imitation term has no demonstrations: {error}") from error
-    for reason, count in sorted(found.left_out.items()):
+    for reason, count in sorted(left_out.items()):
         log.warning("%d demonstrations are not imitated: %s", count, reason)
     return ImitatedRows(written, seed), ImagesInOrder((own, images))
