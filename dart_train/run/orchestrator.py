@@ -275,7 +275,8 @@ class Run:
                 yield
             finally:
                 watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watching
         finally:
             await self.client.aclose()
             await self.launcher.stop_all()
