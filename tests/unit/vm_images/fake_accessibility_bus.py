@@ -36,12 +36,13 @@ class FakeElement:
 
 
 class FakeAccessibilityBus(BusConnection):
-    """Answers for programs by their bus names; one whose name is in `silent` never answers."""
+    """Answers for programs by their bus names, after `delays_s`; one whose name is in `silent` never answers."""
 
     def __init__(self, programs: dict[str, FakeElement]) -> None:
         self.programs = programs
         self.toolkit = "gtk"
         self.silent: set[str] = set()
+        self.delays_s: dict[str, float] = {}
         self.asked = 0
         self._elements: dict[tuple[str, str], FakeElement] = {}
         self._references: dict[int, tuple[str, str]] = {}
@@ -57,6 +58,8 @@ class FakeAccessibilityBus(BusConnection):
     def ask(self, calls: Sequence[Call], silence_s: float, deadline_s: float) -> list[Reply]:
         if time.monotonic() > deadline_s or any(call.destination in self.silent for call in calls):
             raise BusSilent("silent")
+        if any(self.delays_s.get(call.destination, 0.0) > silence_s for call in calls):
+            raise BusSilent("slow")
         self.asked += len(calls)
         return [self._reply(call) for call in calls]
 

@@ -189,6 +189,18 @@ def test_a_silent_program_costs_its_own_subtree_only() -> None:
     assert tree.truncated
 
 
+def test_the_registry_may_take_the_seconds_of_its_start() -> None:
+    """On an emulated processor the first question of a session was answered after more than a second, and no tree came."""
+    bus = FakeAccessibilityBus({":1.1": window(FakeElement("label", "a")), ":1.2": window()})
+    bus.delays_s = {a11y_tree.ROOT[0]: 5.0, ":1.2": 5.0}
+    tree = read(bus)
+    assert [names(one) for one in tree.applications] == [["window", "a"]], "a program that is as slow is left out"
+    assert tree.truncated
+    bus.delays_s = {a11y_tree.ROOT[0]: 30.0}
+    with pytest.raises(a11y_tree.BusSilent):
+        read(bus)
+
+
 def test_an_element_that_is_gone_costs_its_own_subtree_only() -> None:
     gone = FakeElement("panel", "gone", vanished=True, children=[FakeElement("label", "below")])
     bus = FakeAccessibilityBus({":1.1": window(FakeElement("label", "a"), gone, FakeElement("label", "z"))})

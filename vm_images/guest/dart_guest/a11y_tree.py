@@ -30,6 +30,9 @@ MAX_TEXT = 20_000
 MAX_ACTIONS = 20
 SILENCE_S = 0.8
 """How long a program may not answer anything before the walk goes on without it."""
+REGISTRY_SILENCE_S = 10.0
+"""The same for the registry of programs. The first question starts it, which takes over a second on an emulated processor; there is no tree
+without it."""
 LARGE = 1000
 """Children above which only the showing cells of a table are looked for, and other children are asked for one by one."""
 CORNER_INSETS = (2, 20, 40)
@@ -147,7 +150,7 @@ def read_tree(bus: BusConnection, deadline_s: float, *, everything: bool) -> Tre
         BusError: If the registry of programs does not answer.
     """
     walk = _Walk(bus, deadline_s, everything=everything)
-    (listed,) = bus.ask([Call(*ROOT, ACCESSIBLE, "GetChildren")], SILENCE_S, deadline_s)
+    (listed,) = bus.ask([Call(*ROOT, ACCESSIBLE, "GetChildren")], REGISTRY_SILENCE_S, deadline_s)
     applications = [Element(reference, 0) for reference in _references(listed)]
     for application in applications:
         walk.read(application)
