@@ -19,7 +19,8 @@ that wait; before it moves the tag is brought to within MAX_LAG_ROUNDS of the vi
 
 Gangs: one that comes first but does not fit has what becomes free kept for it for a while; then, as long as it does not fit, the others go
 past for `hold_s`, and the next time is twice as long. So two gangs never hold halves, a gang gets what it needs once leases end within that
-time, and nobody waits for ever behind one that cannot be served.
+time, and nobody waits for ever behind one that cannot be served. A class that is served past its own first entry loses what it has gained,
+but that entry keeps it for itself. Otherwise the small claims of its class would send it back behind the other classes for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 ROUNDS_PER_HELD_UNIT = 4.0
 """So many rounds of grants weigh as much as one desktop held."""
@@ -36,6 +37,18 @@ MAX_LAG_ROUNDS = 8.0
 """Rounds of grants that a key may be ahead or behind, at most, when it is served; one that comes back has no credit."""
 GRANTS_PER_POINT = 8
 """A class that is passed over so many times has gained one point of priority."""
+
+
+@dataclass(slots=True)
+class _Gain:
+    """What one that is passed over has gained: with grants to others of a higher priority, and since when."""
+
+    since_s: float
+    skipped_grants: int = 0
+
+    def points(self, now_s: float, ageing_s: float) -> float:
+        """As points of priority."""
+        return self.skipped_grants / GRANTS_PER_POINT + (now_s - self.since_s) / ageing_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +72,8 @@ class QueueEntry:
     reservation_s: float = 0.0
     """Gangs: how long what becomes free is kept for it this time, and until when."""
     reserved_until_s: float = 0.0
+    gain: _Gain | None = None
+    """What its class had gained when another of the class went past it, and what it has gained since."""
 
 
 Flow = OrderedDict[QueueEntry, None]
@@ -93,8 +108,9 @@ class _PriorityClass:
     """All that wait with one priority; `lanes` are heaps of (place, version, owner), by kind."""
 
     priority: int
-    since_s: float
-    skipped_grants: int = 0
+    gain: _Gain
+    passed_over: QueueEntry | None = None
+    """The one that came first when another of the class was served; until it leaves, no other of the class keeps a gain."""
     waiting: int = 0
     lanes: dict[RequestKind, list[tuple[Rank, int, str]]] = field(default_factory=dict)
 
@@ -153,7 +169,7 @@ class FairQueue:
         kind = (entry.base, entry.units)
         group = self._classes.get(entry.priority)
         if group is None:
-            group = self._classes[entry.priority] = _PriorityClass(entry.priority, self._now_s())
+            group = self._classes[entry.priority] = _PriorityClass(entry.priority, _Gain(self._now_s()))
         flow = key.flows.setdefault((entry.priority, kind), OrderedDict())
         flow[entry] = None
         first_of_all = not key.waiting
@@ -189,6 +205,8 @@ class FairQueue:
         if not key.waiting:
             self._weights = self._weights - key.quota.weight if self._count else 0.0
         group = self._classes[entry.priority]
+        if group.passed_over is entry:
+            group.passed_over, entry.gain = None, None
         group.waiting -= 1
         if not group.waiting:
             del self._classes[entry.priority]
@@ -224,35 +242,48 @@ class FairQueue:
 
         It goes on waiting.
         """
-        for group in self._in_order():
-            best: Rank | None = None
-            chosen: QueueEntry | None = None
-            for kind in list(group.lanes):
-                base, units = kind
-                if units >= unit_limits.get(base, units + 1) or (max_units is not None and units > max_units):
-                    continue
-                entry = self._head(group, kind)
-                if entry is None:
-                    del group.lanes[kind]
-                    continue
-                place = group.lanes[kind][0][0]
-                if best is None or place < best:
-                    best, chosen = place, entry
-            if chosen is not None:
-                return chosen
+        for turn in self._in_order():
+            if isinstance(turn, QueueEntry):
+                limit = unit_limits.get(turn.base, turn.units + 1)
+                fits = max_units is None or turn.units <= max_units
+                if fits and turn.units < limit and self._keys[turn.owner].within_quota(turn.units):
+                    return turn
+            elif (entry := self._first_of(turn, max_units, unit_limits)) is not None:
+                return entry
         return None
 
-    def _in_order(self) -> list[_PriorityClass]:
+    def _first_of(
+        self, group: _PriorityClass, max_units: int | None = None, unit_limits: Mapping[Hashable, int] = NO_LIMITS
+    ) -> QueueEntry | None:
+        """The next one of a class, of those that `first` asks for."""
+        best: Rank | None = None
+        chosen: QueueEntry | None = None
+        for kind in list(group.lanes):
+            base, units = kind
+            if units >= unit_limits.get(base, units + 1) or (max_units is not None and units > max_units):
+                continue
+            entry = self._head(group, kind)
+            if entry is None:
+                del group.lanes[kind]
+                continue
+            place = group.lanes[kind][0][0]
+            if best is None or place < best:
+                best, chosen = place, entry
+        return chosen
+
+    def _in_order(self) -> list[_PriorityClass | QueueEntry]:
+        """The classes, and those that keep a gain of their own, by what they have gained."""
         groups = list(self._classes.values())
-        if len(groups) > 1:
+        turns: list[_PriorityClass | QueueEntry] = [*groups, *(one.passed_over for one in groups if one.passed_over)]
+        if len(turns) > 1:
             now_s = self._now_s()
 
-            def rank(group: _PriorityClass) -> tuple[float, int]:
-                gained = group.skipped_grants / GRANTS_PER_POINT + (now_s - group.since_s) / self._ageing_s
-                return (group.priority + gained, group.priority)
+            def rank(turn: _PriorityClass | QueueEntry) -> tuple[float, int]:
+                gained = 0.0 if turn.gain is None else turn.gain.points(now_s, self._ageing_s)
+                return (turn.priority + gained, turn.priority)
 
-            groups.sort(key=rank, reverse=True)
-        return groups
+            turns.sort(key=rank, reverse=True)
+        return turns
 
     def _head(self, group: _PriorityClass, kind: RequestKind) -> QueueEntry | None:
         """The first of one kind in one class, after what does not hold any more was taken off its heap."""
@@ -272,10 +303,15 @@ class FairQueue:
         weight = key.quota.weight
         weights = max(self._weights, weight)
         group = self._classes[entry.priority]
-        group.skipped_grants, group.since_s = 0, self._now_s()
+        first = group.passed_over or self._first_of(group)
+        if first is not None and first is not entry and group.passed_over is None:
+            group.passed_over, first.gain = first, replace(group.gain)
+        group.gain = _Gain(self._now_s())
         for other in self._classes.values():
             if other.priority < entry.priority:
-                other.skipped_grants += 1
+                other.gain.skipped_grants += 1
+                if other.passed_over is not None and other.passed_over.gain is not None:
+                    other.passed_over.gain.skipped_grants += 1
         self._leave(entry, key, key.flows[(entry.priority, (entry.base, entry.units))])
         key.held += entry.units
         key.tag = (
@@ -330,15 +366,16 @@ class FairQueue:
             quota = KeyQuota(key.quota.weight)
             model._keys[owner] = _OwnerQueue(quota, key.held, key.tag, served=key.served)
         originals: dict[QueueEntry, QueueEntry] = {}
+        copies: dict[QueueEntry, QueueEntry] = {}
         for entry in sorted(self, key=lambda entry: entry.arrival):
             copied = QueueEntry(entry.owner, None, entry.units, entry.priority)
-            originals[copied] = entry
+            originals[copied], copies[entry] = entry, copied
             model.add(copied)
         for priority, group in self._classes.items():
-            model._classes[priority].skipped_grants, model._classes[priority].since_s = (
-                group.skipped_grants,
-                group.since_s,
-            )
+            model._classes[priority].gain = replace(group.gain)
+            if group.passed_over is not None and group.passed_over.gain is not None:
+                passed_over = copies[group.passed_over]
+                model._classes[priority].passed_over, passed_over.gain = passed_over, replace(group.passed_over.gain)
         for owner, key in self._keys.items():
             if key.waiting:
                 model._keys[owner].tag = key.tag
