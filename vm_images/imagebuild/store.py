@@ -82,11 +82,15 @@ class ImageStore:
         """Hold the right to build this image; waits for another builder."""
         parent = self.images / name
         while True:
-            parent.mkdir(parents=True, exist_ok=True)
             try:
+                parent.mkdir(parents=True, exist_ok=True)
                 lock = (parent / ".lock").open("w")
             except FileNotFoundError:
                 continue  # the image was removed just now
+            except FileExistsError:
+                if parent.exists() and not parent.is_dir():
+                    raise
+                continue  # it was there, and was removed before `mkdir` looked what it is
             with lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not _is_at(lock.fileno(), parent / ".lock"):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import build
 import pytest
@@ -112,6 +113,27 @@ def test_a_builder_that_waited_for_a_removal_locks_anew(store: ImageStore) -> No
     waiting.join(10)
     assert entered.is_set()
     assert (store.images / "basic" / ".lock").exists()
+
+
+def test_a_directory_that_goes_while_it_is_looked_at_is_made_anew(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mkdir` finds the directory, and it is removed before `mkdir` asks whether it is one."""
+    made = Path.mkdir
+    left = [FileExistsError(17, "File exists")]
+
+    def mkdir(self: Path, *args: Any, **kwargs: Any) -> None:
+        if left:
+            raise left.pop()
+        made(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with store.locked("basic"):
+        assert (store.images / "basic").is_dir()
+    monkeypatch.undo()
+    (store.images / "taken").write_text("no directory")
+    with pytest.raises(FileExistsError), store.locked("taken"):
+        pass
 
 
 def test_an_image_in_use_is_neither_removed_nor_replaced(store: ImageStore) -> None:
