@@ -8,6 +8,7 @@ scalars (`scalars`), when they are read (`follow`).
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -75,6 +76,9 @@ class TensorBoardSink:
 class WandbSink:
     """A run of Weights & Biases, whose step is the number of the line; neither code nor console output nor the recipe is uploaded.
 
+    The client's own call tracing (Weave) is switched off for this process, unless `WANDB_DISABLE_WEAVE` says otherwise: it would record
+    what is said to language models, and advertises itself on stderr where a library for them is imported.
+
     Args:
         folder: Where its files are: a folder `wandb`, the name that its client chooses.
         run_id: Id of the run.
@@ -86,6 +90,7 @@ class WandbSink:
     def __init__(self, folder: Path, run_id: str, name: str, project: str, mode: Literal["offline", "online"]) -> None:
         import wandb
 
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
         folder.mkdir(parents=True, exist_ok=True)
         for former in folder.glob(f"offline-run-*-{run_id}"):
             shutil.rmtree(former)

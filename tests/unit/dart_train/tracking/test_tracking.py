@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,12 @@ def test_event_files_of_a_killed_process_are_begun_anew(run_folder: Path) -> Non
     killed.close()
 
 
-def test_a_run_of_wandb_that_is_exported_again_holds_each_line_once(run_folder: Path) -> None:
+def test_a_run_of_wandb_that_is_exported_again_holds_each_line_once(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb", reason="the extra wandb is not installed")
+    monkeypatch.setitem(sys.modules, "openai", sys)  # a library for which the client would advertise its call tracing
+    monkeypatch.delenv("WANDB_DISABLE_WEAVE", raising=False)
     for _ in range(2):
         result = CliRunner().invoke(app, ["export-metrics", str(run_folder), "--wandb", "offline"])
         assert (result.exit_code, result.output) == (0, "3 lines with scalars exported\n")
