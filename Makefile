@@ -15,7 +15,8 @@ help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
 	@echo "make demo          the main job: a small policy learns tasks on live desktops (about 40 minutes)"
 	@echo "make setup-locked  the same for a farm alone, from packages that are checked by their sha256"
-	@echo "make test          lint, types, unit, contract and integration tests (about 20 minutes)"
+	@echo "make test          lint, types, unit, contract and integration tests (about 25 minutes)"
+	@echo "make test-vllm     real vLLM engines: rollouts, weight updates, log-probs, the demo in small: about ten minutes"
 	@echo "make lint          ruff and mypy"
 	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
 	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
@@ -52,7 +53,7 @@ lint:
 	@$(VENV)/bin/mypy .ci/check_terms.py .ci/check_commit_message.py .ci/quickstart.py
 	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/supervised_command.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
 
-test: setup lint test-unit test-desktop test-vllm
+test: setup lint test-unit test-desktop
 
 test-unit:
 	@$(VENV)/bin/pytest tests -m "not desktop and not docker and not libvirt and not postgres and not vllm and not browser and not slow" $(SHARED) $(RERUNS) $(ARGS)

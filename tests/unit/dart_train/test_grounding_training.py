@@ -204,6 +204,7 @@ def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
         train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, stage="all"))
 
 
+@pytest.mark.slow
 def test_head_and_backbone_learn_to_point(tmp_path: Path) -> None:
     lines: list[Any] = []
     make = config(tmp_path, stage="all", updates=60, images_per_update=6, checkpoint_every=1000, language_weight=0.1,
