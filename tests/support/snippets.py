@@ -27,7 +27,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 Treatment = Literal["file", "run", "output", "skip"]
-BLOCK_LIMIT_S = 2400.0
+BLOCK_LIMIT_S = 3600.0
+"""Many times what the longest block takes on a free host: a busy host is not a fault of the page."""
 ENDING_LIMIT_S = 30.0
 PRELUDE = """set -euo pipefail
 test -e {state} && . {state}
@@ -110,6 +111,7 @@ class PageRun:
         self.folder = self.place / "work"
         self.folder.mkdir()
         self.output = ""
+        self._late = False
         self._sessions: list[int] = []
         self._environment = {
             **{
@@ -161,20 +163,22 @@ class PageRun:
                 return f"the block before printed something else:\n{self.output}"
         elif snippet.treatment == "run":
             code = self._run(snippet)
+            if self._late:
+                return f"it had not ended after {BLOCK_LIMIT_S:.0f} s:\n{self.output}"
             if code not in snippet.exit_codes:
                 wanted = " or ".join(map(str, snippet.exit_codes))
                 return f"exit code {code} in place of {wanted}:\n{self.output}"
         return None
 
     def _run(self, snippet: Snippet) -> int:
-        """Run a block of the shell or of Python; its output goes to a file, which programs in the background may keep open."""
+        """Run a block of the shell or of Python. Its output goes to a file of its own, which programs in the background may keep open."""
         text = snippet.text
         if snippet.language == "python":
             (self.place / "block.py").write_text(text, encoding="utf-8")
             text = f"python {self.place / 'block.py'}\n"
         script = self.place / "block.sh"
         script.write_text(PRELUDE.format(state=self.place / "state") + text, encoding="utf-8")
-        printed = self.place / "printed"
+        printed = self.place / f"printed-{len(self._sessions)}"
         with printed.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(
                 ["bash", str(script)],
@@ -189,6 +193,10 @@ class PageRun:
             try:
                 code = process.wait(BLOCK_LIMIT_S)
             except subprocess.TimeoutExpired:
+                self._late = True
+                os.killpg(process.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(ENDING_LIMIT_S)
                 _end(process.pid)
                 code = process.wait()
         self.output = printed.read_text(encoding="utf-8", errors="replace")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,32 @@ PAGES = [page for part in ("tutorials", "how-to") for page in sorted((DOCS / par
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_every_block_of_a_page_is_executed_or_says_why_not(page: Path) -> None:
     read_page(page.read_text(encoding="utf-8"))
+
+
+def test_every_example_makes_the_environment_known_to_gymnasium() -> None:
+    """`import gymnasium` alone does not: Gymnasium has no entry points for environments."""
+    pages = [DOCS.parent / "README.md", *DOCS.glob("*.md"), *PAGES]
+    blocks = [
+        (page, block)
+        for page in pages
+        for block in re.findall(
+            r"^```python[^\n]*\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+        if re.search(r"\bgym\.make(_vec)?\(", block)
+    ]
+    unknown = [
+        f"{page}:\n{block}" for page, block in blocks if not re.search(r"(import|from) dart_envs|dart_envs:", block)
+    ]
+    assert blocks
+    assert unknown == []
+
+
+def test_troubleshooting_has_what_gymnasium_says_without_the_import() -> None:
+    program = "import gymnasium; gymnasium.make('DartOSWorld-v0')"
+    said = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True).stderr
+    error = said.strip().splitlines()[-1].removeprefix("gymnasium.error.")
+    assert error.startswith("NameNotFound")
+    assert error in (DOCS / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +79,24 @@ def test_blocks_of_a_page_follow_each_other_and_leave_nothing() -> None:
     with PageRun() as run:
         assert [run.do(snippet) for snippet in read_page(page)] == [None] * 5
     assert not run.place.exists()
+
+
+def test_a_program_in_the_background_does_not_write_into_the_output_of_later_blocks() -> None:
+    page = (
+        "```sh\n(while sleep 0.05; do echo noise; done) &\n```\n"
+        "```sh\nsleep 0.5\necho mine\n```\n<!-- snippet: output -->\n```text\nmine\n```\n"
+    )
+    with PageRun() as run:
+        assert [run.do(snippet) for snippet in read_page(page)] == [None] * 3
+
+
+def test_a_block_that_does_not_end_is_ended_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("snippets.BLOCK_LIMIT_S", 0.5)
+    with PageRun() as run:
+        (wrong,) = (run.do(snippet) for snippet in read_page("```sh\necho began\nsleep 600\n```\n"))
+    assert wrong is not None
+    assert wrong.startswith("it had not ended after")
+    assert "began" in wrong
 
 
 def test_a_block_that_fails_or_prints_something_else_is_seen() -> None:
