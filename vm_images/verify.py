@@ -35,6 +35,8 @@ REST_S = 8.0
 """Sessions keep what their programs set for some seconds before they write it; every copy would write it at a moment of its own."""
 FILES = ("find", "/home", "/etc", "-type", "d", "-printf", "%p\\n", "-o", "-printf", "%p %y %T@ %s %l\\n")
 TYPED = "verify ü 好"
+SHOWN_ELEMENTS, NAME_CHARS = 12, 40
+"""How much of a desktop's elements a failure tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,15 @@ class Farm:
             self.call("DELETE", self.path)
 
 
+def describe(elements: Sequence[dict[str, Any]]) -> str:
+    """What a desktop shows in place of the element that was expected: roles and names, of which a recipe can take one."""
+    named = [f"{element['role']} {element['name'][:NAME_CHARS]!r}" for element in elements if element["name"].strip()]
+    if not named:
+        return "the desktop shows no element with a name: the program has no window, or no accessibility"
+    rest = len(named) - SHOWN_ELEMENTS
+    return f"the desktop shows {', '.join(named[:SHOWN_ELEMENTS])}" + (f", and {rest} more" if rest > 0 else "")
+
+
 def check_application(farm: Farm, application: Application, bare: bytes, start_limit_s: float) -> str:
     """Empty when it is well, else what is wrong; leaves a fresh desktop."""
     farm.beat()
@@ -214,8 +225,10 @@ def check_application(farm: Farm, application: Application, bare: bytes, start_l
     start_s = time.monotonic()
     farm.execute(*application.argv, detach=True)
     found: dict[str, Any] | None = None
+    elements: list[dict[str, Any]] = []
     while found is None and time.monotonic() - start_s < 3 * start_limit_s:
-        matches = [e for e in farm.elements() if (e["role"], e["name"]) == (application.role, application.name)]
+        elements = farm.elements()
+        matches = [e for e in elements if (e["role"], e["name"]) == (application.role, application.name)]
         found = matches[0] if matches else None
     took_s = time.monotonic() - start_s
     before = farm.still()
@@ -226,7 +239,7 @@ def check_application(farm: Farm, application: Application, bare: bytes, start_l
         same = farm.still() == before
     farm.reset()
     if found is None:
-        return f"no {application.role} {application.name!r} after {took_s:.1f} s"
+        return f"no {application.role} {application.name!r} after {took_s:.1f} s; {describe(elements)}"
     if took_s > start_limit_s:
         return f"took {took_s:.1f} s, more than {start_limit_s:g}"
     width, height = farm.size

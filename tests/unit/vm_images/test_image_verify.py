@@ -64,9 +64,24 @@ def test_the_recipes_programs_are_started_and_must_be_there(tmp_path: Path, caps
     assert verify.verify(farm, "kiosk", 0.05, own) == 2
     said = capsys.readouterr().out
     for line in (
-        "ok     mousepad", "ok     xpad", "FAILED absent: it is not in the image", "ok     gimp", "FAILED gimp: no menu",
+        "ok     mousepad", "ok     xpad", "FAILED absent: it is not in the image", "ok     gimp", "FAILED gimp: no menu 'Nothing'",
+        "s; the desktop shows menu 'Filters'",
     ):  # fmt: skip
         assert line in said
+
+
+def test_a_program_that_shows_other_elements_is_told_with_some_of_them() -> None:
+    shown = [
+        {"role": "label", "name": "x" * 100},
+        {"role": "filler", "name": ""},
+        *[{"role": "menu", "name": "File"}] * 20,
+    ]
+    said = verify.describe(shown)
+    assert "label 'xxx" in said
+    assert "filler" not in said
+    assert said.endswith(", and 9 more")
+    assert len(said) < 400
+    assert "no accessibility" in verify.describe([])
 
 
 def test_a_manifest_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
