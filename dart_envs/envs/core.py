@@ -248,7 +248,8 @@ class AsyncDesktopEnv:
     def _report_waiting(self) -> None:
         self._waited_for_desktop = True
         log.warning(
-            "No desktop was free for %g s; this reset waits up to %g s (wait_s). `dart-farm status` shows who holds desktops.",
+            "No desktop was ready for %g s: the farm boots one, or all are in use. This reset waits up to %g s (wait_s). "
+            "`dart-farm status` shows which.",
             LEASE_NOTICE_S,
             self.config.wait_s,
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CONFORMANCE = "dart_envs.testing.image_conformance"
 """The program that asks a desktop of an image for its promises; a process like the others, for the farm's own code knows no client."""
-FARM_START_LIMIT_S = 60.0
+FARM_START_LIMIT_S = 300.0
 POLL_S = 0.1
 
 Name = Annotated[str, typer.Argument(help="The image's name.")]
@@ -179,10 +179,13 @@ def _start_farm(settings: FarmSettings) -> subprocess.Popen[bytes]:
         )
     give_up_s = time.monotonic() + FARM_START_LIMIT_S
     while request(settings, "/v1/farm") is None:
-        if farm.poll() is not None or time.monotonic() > give_up_s:
+        code = farm.poll()
+        if code is not None:
+            fail(f"the farm ended at its start with exit code {code}; see {log}, or run `dart-farm doctor`.", 1)
+        if time.monotonic() > give_up_s:
             farm.terminate()
             farm.wait()
-            fail(f"the farm did not start; see {log}, or run `dart-farm doctor`.", 1)
+            fail(f"the farm did not answer within {FARM_START_LIMIT_S:.0f} s; see {log}, or run `dart-farm doctor`.", 1)
         time.sleep(POLL_S)
     return farm
 

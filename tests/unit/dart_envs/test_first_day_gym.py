@@ -339,7 +339,7 @@ def test_a_full_farm_is_reported_while_reset_waits(
     with caplog.at_level(logging.WARNING), make(farm) as env:
         _, info = env.reset()
     assert info["waited_for_desktop"] is True
-    assert "No desktop was free" in caplog.text
+    assert "No desktop was ready" in caplog.text
 
 
 def test_the_screen_is_the_one_that_the_tasks_are_made_for(farm: FakeFarm) -> None:

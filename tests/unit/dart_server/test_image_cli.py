@@ -126,3 +126,28 @@ def test_without_the_builder_the_fix_is_named(home: Path, tmp_path: Path, monkey
     result = CliRunner().invoke(app, ["images", "build", "basic"])
     assert result.exit_code == 2
     assert "install dart-rl again" in result.output
+
+
+@pytest.mark.parametrize(
+    ("farm", "limit_s", "said"),
+    [("/bin/false", 60.0, "ended at its start with exit code 1"), ("sleepy", 0.2, "did not answer within 0 s")],
+)
+def test_verify_tells_a_farm_that_ended_from_one_that_is_slow(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    farm: str,
+    limit_s: float,
+    said: str,
+) -> None:
+    if farm == "sleepy":
+        program = home.parent / farm
+        program.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+        program.chmod(0o755)
+        farm = str(program)
+    monkeypatch.setattr(images, "check_packages", lambda place: None)
+    monkeypatch.setattr(images, "request", lambda settings, path: None)
+    monkeypatch.setattr(images, "FARM_START_LIMIT_S", limit_s)
+    monkeypatch.setattr(images.sys, "executable", farm)
+    result = CliRunner().invoke(app, ["images", "verify", "small"])
+    assert result.exit_code == 1
+    assert said in result.stderr
