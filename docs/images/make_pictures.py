@@ -2,9 +2,8 @@
 """Make the pictures of the documentation, each from something real.
 
 `.venv/bin/python docs/images/make_pictures.py [NAME ...]`, on a host that runs live desktops, with Chromium and its driver
-(`make test-browser` installs them). `dashboard`, `live-view` and `exploration` use desktops of a farm of their own. `demo` is drawn from
-`benchmarks/results/demo.json`. `report` and `watch` show a run (`--run FOLDER`), `attention` asks a model with an action head
-(`--grounding FOLDER`, as the tutorial leaves it).
+(`make test-browser` installs them). `dashboard` and `live-view` use desktops of a farm of their own. `demo` is drawn from
+`benchmarks/results/demo.json`. `report` and `watch` show a finished run (`--run FOLDER`).
 
 Rule: a picture has at most 256 colours and `LIMIT_KIB`; a larger one is an error. Non-goals: how the pages look (`tests/browser`).
 """
@@ -15,6 +14,7 @@ import argparse
 import io
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -34,8 +34,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROGRAMS = (["galculator"], ["mousepad", "/etc/os-release"], ["thunar", "/usr/share"], ["lxterminal"])
 """What is open on the leased desktops of the dashboard."""
-EXPLORED = ("galculator", 40)
-"""Which program is explored, and for how many steps."""
 FARM_START_TIMEOUT_S = 300.0
 PAGE_TIMEOUT_S = 120.0
 SHOWN_S = 12.0
@@ -89,42 +87,6 @@ def watch(options: argparse.Namespace) -> None:
         page.write_text('<body style="margin:0"><img id="drawn" src="watch.svg" width="1100"></body>', encoding="utf-8")
         driver.get(page.as_uri())
         _save(_wait(driver, "#drawn").screenshot_as_png, "watch")
-
-
-def attention(options: argparse.Namespace) -> None:
-    """Where a model with an action head looks on a screen of the calculator."""
-    folder = _needed(options.grounding, "--grounding")
-    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as place:
-        answer = Path(place) / "answer.png"
-        words = ["ground", str(folder / "calculator" / "screen-3.png"), "click the button 7"]
-        command = [
-            sys.executable,
-            "-m",
-            "dart_agent.cli",
-            *words,
-            "--model",
-            str(folder / "models" / "pointer"),
-            "--out",
-            str(answer),
-        ]
-        subprocess.run(command, check=True)
-        _save(answer.read_bytes(), "attention")
-
-
-def exploration(options: argparse.Namespace) -> None:
-    """The graph of screens of a program that is explored here."""
-    program, steps = EXPLORED
-    with _farm(1) as (url, key), tempfile.TemporaryDirectory(prefix="dart-pictures-") as place:
-        environment = {**os.environ, "DART_FARM_URL": url, "DART_API_KEY": key}
-        out = str(Path(place) / "explored")
-        explore = [sys.executable, "-m", "dart_agent.cli", "explore"]
-        subprocess.run(
-            [*explore, "start", "--app", program, "--out", out, "--steps", str(steps)], env=environment, check=True
-        )
-        subprocess.run([*explore, "page", out], env=environment, check=True)
-        with _browser(1100, 1100) as driver:
-            driver.get((Path(out) / "explore.html").as_uri())
-            _save(driver.get_screenshot_as_png(), "exploration")
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -194,7 +156,10 @@ def _browser(width: int, height: int) -> Iterator[Chrome]:
     options = webdriver.ChromeOptions()
     for word in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
         options.add_argument(word)
-    driver = webdriver.Chrome(options=options)
+    options.binary_location = os.environ.get("DART_BROWSER") or shutil.which("chromium") or ""
+    program = os.environ.get("DART_BROWSER_DRIVER") or shutil.which("chromedriver")
+    # Without the program's path Selenium looks for one on the Internet.
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(program))
     try:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -257,8 +222,6 @@ PICTURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": demo,
     "report": report,
     "watch": watch,
-    "attention": attention,
-    "exploration": exploration,
 }
 
 
@@ -267,9 +230,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the pictures of the documentation.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(PICTURES)}; default: all")
     parser.add_argument("--run", type=Path, help="folder of a finished run, for report and watch")
-    parser.add_argument(
-        "--grounding", type=Path, help="folder in which the tutorial of grounding was done, for attention"
-    )
     options = parser.parse_args()
     for name in options.names:
         if name not in PICTURES:
