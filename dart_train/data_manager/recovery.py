@@ -24,11 +24,13 @@ from dart_train.data_manager.store.models import (
     RolloutTable,
     VersionTable,
 )
+from dart_train.scheduling.entities import UNFINISHED_STATES, Group, Phase
 from dart_train.scheduling.events import PhasePlan
 from dart_train.scheduling.measures import SAMPLE
 from dart_train.scheduling.outcomes import FAMILY_SAMPLE, TASK_SAMPLE
+from dart_train.scheduling.restoring import restore_group, restore_issued, restore_ready, restore_rollout
 from dart_train.scheduling.settings import SchedulerSettings, SchedulingMode
-from dart_train.scheduling.state import UNFINISHED_STATES, Group, Phase, SchedulerState
+from dart_train.scheduling.state import SchedulerState
 
 LIVE_GROUP_STATES = ("open", "ready", "issued")
 STORED_PARTIAL = "stored"
@@ -93,7 +95,7 @@ def _restore_phases(session: Session, state: SchedulerState) -> None:
     for row in session.scalars(select(PhaseTable).order_by(PhaseTable.seq).options(undefer(PhaseTable.task_ids))):
         plan = phase_plan(row, row.task_ids)
         opened = queries.groups_opened(session, row.name) if plan.endless else None
-        state.restore_phase(plan, state=row.state, counts=counts[row.name], groups_by_task=opened)
+        state.add_phase(plan, state=row.state, counts=counts[row.name], groups_by_task=opened)
 
 
 def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]:
@@ -105,7 +107,8 @@ def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]
     rewarded_by_group = queries.rewarded_trajectories(session, [row.group_id for row in rows])
     for row in rows:
         rewarded = rewarded_by_group.get(row.group_id, [])
-        group = state.restore_group(
+        group = restore_group(
+            state,
             state.phases[row.phase],
             row.group_id,
             row.task_id,
@@ -124,7 +127,7 @@ def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]
         groups[row.group_id] = group
         if row.state != "open":
             reason = uninformative_reason(group.rewards, state.settings.batch.min_members)
-            state.restore_ready(group, rescued=reason is not None)
+            restore_ready(state, group, rescued=reason is not None)
     return groups
 
 
@@ -137,7 +140,8 @@ def _restore_rollouts(session: Session, state: SchedulerState, groups: dict[str,
         if group is None:
             group = groups[row.group_id] = _closed_group(session, state.phases[row.phase], row.group_id)
         parked = row.state == "parked"
-        rollout = state.restore_rollout(
+        rollout = restore_rollout(
+            state,
             group,
             row.rollout_id,
             repeat=row.repeat,
@@ -163,7 +167,7 @@ def _restore_batch(session: Session, state: SchedulerState, groups: dict[str, Gr
     batch_id = session.scalar(select(BatchTable.batch_id).where(BatchTable.state == "issued").order_by(BatchTable.seq))
     if batch_id is not None:
         members = select(BatchMemberTable.group_id).where(BatchMemberTable.batch_id == batch_id).distinct()
-        state.restore_issued(groups[group_id] for group_id in session.scalars(members))
+        restore_issued(state, (groups[group_id] for group_id in session.scalars(members)))
         if state.settings.scheduling.mode is SchedulingMode.BATCH:
             for worker in state.workers.values():
                 worker.stopping.update(

@@ -32,7 +32,8 @@ from dart_train.data_manager.store.models import (
 )
 from dart_train.data_manager.tallies import Tallies
 from dart_train.report.pass_at_k import mean_pass_at_k
-from dart_train.scheduling.state import Phase, SchedulerState
+from dart_train.scheduling.entities import Phase
+from dart_train.scheduling.state import SchedulerState
 
 PASS_AT = (1, 2, 4, 8, 16, 32)
 """Numbers of rollouts for which pass@k is told."""

@@ -12,6 +12,7 @@ import heapq
 from collections import deque
 
 from dart_train.scheduling.commands import AssignRollout, Command, FinishRollout, RetryRollout, UnassignRollout
+from dart_train.scheduling.entities import Phase, Rollout, Worker
 from dart_train.scheduling.events import (
     AskWithdrawn,
     RolloutAbandoned,
@@ -29,7 +30,7 @@ from dart_train.scheduling.groups import (
     release_desktops,
 )
 from dart_train.scheduling.settings import SchedulingMode
-from dart_train.scheduling.state import Phase, Rollout, SchedulerState, Worker
+from dart_train.scheduling.state import SchedulerState
 
 
 def on_ask(state: SchedulerState, event: WorkAsked, commands: list[Command]) -> None:

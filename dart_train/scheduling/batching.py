@@ -12,10 +12,11 @@ from heapq import nsmallest
 from operator import itemgetter
 
 from dart_train.scheduling.commands import Command, IssueBatch, RepeatBatch, UseGroups
+from dart_train.scheduling.entities import Group
 from dart_train.scheduling.events import BatchAsked, BatchDone, BatchRefused, PolicyPublished
 from dart_train.scheduling.groups import close_before_stale, discard_stale_partials, drop_ready, stop
 from dart_train.scheduling.settings import SchedulingMode
-from dart_train.scheduling.state import Group, SchedulerState
+from dart_train.scheduling.state import SchedulerState
 
 
 def on_batch_asked(state: SchedulerState, event: BatchAsked, commands: list[Command]) -> None:

@@ -62,7 +62,7 @@ def _on_started(state: SchedulerState, event: PhaseStarted, commands: list[Comma
     plan = event.plan
     if plan.name in state.phases:
         raise ValueError(f"phase {plan.name!r} exists already")
-    phase = state.restore_phase(plan, state="active")
+    phase = state.add_phase(plan)
     if not plan.endless:
         for task_id in plan.task_ids:
             size = plan.rollouts_per_task

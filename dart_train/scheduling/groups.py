@@ -26,13 +26,14 @@ from dart_train.scheduling.commands import (
     StopRollout,
     UnassignRollout,
 )
+from dart_train.scheduling.entities import Group, Phase, Rollout
 from dart_train.scheduling.settings import SchedulingMode
 from dart_train.scheduling.staleness_budget import (
     groups_under_way_limit,
     most_parallel_groups,
     useful_parallel_groups,
 )
-from dart_train.scheduling.state import Group, Phase, Rollout, SchedulerState
+from dart_train.scheduling.state import SchedulerState
 
 
 def parallel_groups(state: SchedulerState, phase: Phase) -> int:

@@ -23,7 +23,7 @@ from dart_envs.farm.client import AsyncFarmClient
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.catalog import SuiteCatalog
 from dart_train.data_manager.service import DataManager
-from dart_train.scheduling.state import Worker
+from dart_train.scheduling.entities import Worker
 from tests.unit.dart_agent.fakes import ScriptedEnv
 from tests.unit.dart_agent.test_worker_engine import FakeBackend
 
@@ -78,7 +78,7 @@ async def test_a_full_key_value_cache_holds_rollouts_back_until_there_is_room(
     engine = WorkerEngine(backend)
     (root / KEY_NAME).write_text("key-of-the-worker")
     write_addresses(root / "addresses.json", [WorkerAddress("policy-0", root)])
-    monkeypatch.setattr("dart_train.scheduling.state.KV_MEMORY_S", 1e-3)
+    monkeypatch.setattr("dart_train.scheduling.entities.KV_MEMORY_S", 1e-3)
     monkeypatch.setattr("dart_envs.envs.core.AsyncDesktopEnv", lambda *_, **__: HangingEnv())
     monkeypatch.setattr(
         AsyncFarmClient,

@@ -8,7 +8,7 @@ import pytest
 from scheduling_harness import SchedulingHarness, only
 
 from dart_train.scheduling.commands import OpenGroup
-from dart_train.scheduling.state import Group
+from dart_train.scheduling.entities import Group
 
 BUDGETS = {
     "rollout_budget": {"enabled": True},
