@@ -1,22 +1,35 @@
 """The disk of a run: measured again and again; while it is nearly full, no work begins.
 
 Role: `DiskGuard` feeds `dart_train.run.decisions.disk` and executes its commands. Rule: what runs goes on to its end, because it would be
-lost otherwise; a component that ends while the disk is full waits for space before it is started again. Non-goals: the check before a
-start (`preflight`), removing anything.
+lost otherwise; a component that ends while the disk is full waits for space before it is started again, and so does the mark of a stage.
+Non-goals: the check before a start (`preflight`), removing anything.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dart_agent.errors import StoreError
 from dart_server.wire import Clock
-from dart_train.run.decisions.disk import DiskSeen, DiskState, HoldWork, ReleaseWork, decide
+from dart_train.run.decisions.disk import (
+    DiskEvent,
+    DiskSeen,
+    DiskState,
+    HoldWork,
+    ReleaseWork,
+    WriteDone,
+    WriteRefused,
+    decide,
+)
 
 LOOK_S = 5.0
 """Seconds between two looks."""
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the system says where there is no space for a file."""
 
 
 def free_disk_bytes(folder: Path) -> int:
@@ -67,8 +80,13 @@ class DiskGuard:
         Returns:
             Whether the run pauses.
         """
+        self._take(DiskSeen(self._clock.monotonic(), free_disk_bytes(self._folder)))
+        return self.reason is not None
+
+    def _take(self, event: DiskEvent) -> None:
+        """Decide on an event, and tell what changed."""
         lines = []
-        for command in decide(self._state, DiskSeen(self._clock.monotonic(), free_disk_bytes(self._folder))):
+        for command in decide(self._state, event):
             if isinstance(command, HoldWork):
                 self.reason = command.reason
             elif isinstance(command, ReleaseWork):
@@ -77,7 +95,6 @@ class DiskGuard:
                 lines.append(command.line)
         for line in lines:
             self._tell(line, self.reason)
-        return self.reason is not None
 
     async def watch(self) -> None:
         """Hold and release work until cancelled."""
@@ -95,3 +112,25 @@ class DiskGuard:
         """Wait until the run does not pause."""
         while self.look():
             await self._clock.sleep(LOOK_S)
+
+    async def until_written(self, write: Callable[[], None]) -> None:
+        """Write a file without which the run cannot go on; where there is no space, the run pauses until there is.
+
+        Args:
+            write: Writes it as a whole, or leaves what was there.
+
+        Raises:
+            OSError: It cannot be written for another reason.
+        """
+        while True:
+            try:
+                write()
+            except OSError as error:
+                if error.errno not in FULL_DISK:
+                    raise
+                cause = os.strerror(error.errno or 0)
+                self._take(WriteRefused(self._clock.monotonic(), free_disk_bytes(self._folder), cause))
+                await self._clock.sleep(LOOK_S)
+            else:
+                self._take(WriteDone(self._clock.monotonic()))
+                return

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import signal
 from collections import deque
@@ -49,7 +48,7 @@ from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases, training_components
 from dart_train.run.decisions import stages
 from dart_train.run.decisions.supervision import describe_end
-from dart_train.run.disk import DiskGuard
+from dart_train.run.disk import FULL_DISK, DiskGuard
 from dart_train.run.farm import FarmSession, FarmUnusableError, farm_session
 from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher, Spawn, spawn_locally
 from dart_train.run.lock import run_lock
@@ -324,7 +323,7 @@ class Run:
         try:
             self.state.save(self.paths.state)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in FULL_DISK:
                 raise
             self.progress.note(f"{self.paths.state} cannot be written now: {error.strerror}")
 
@@ -359,7 +358,7 @@ class Run:
         with self.progress.stage(name):
             await self._run_watched(body())
         self.state.stages_s[name] = round(self.clock.monotonic() - began_s, 1)
-        self.state.save(self.paths.state)
+        await self._save_state()
 
     async def _run_watched(self, body: Awaitable[object]) -> None:
         """Wait for something; a component that fails for good ends it."""
@@ -377,7 +376,7 @@ class Run:
         nsolved = sum(result.reward == SOLVED_REWARD for result in await self.client.results(name))
         if not nsolved:
             stats = await self.client.stats()
-            self._begin_anew(phases.DEMO)
+            await self._begin_anew(phases.DEMO)
             raise RunFailed(
                 f"no demonstration succeeded, so there is nothing to imitate (last fault: {stats.last_masked_cause}): play one with "
                 f"`dart-agent rollout {self.recipe.tasks.suite}/{self.recipe.tasks.families[0]}`; any setting of the recipe may be "
@@ -443,7 +442,7 @@ class Run:
             view = await self.client.start_phase(phases.training(self.recipe, self.state.phase_name(phases.TRAIN)))
             if view.state == "active" or self._unfinished_training() is None:
                 return view
-            self._begin_anew(phases.TRAIN)
+            await self._begin_anew(phases.TRAIN)
 
     def _unfinished_training(self) -> str | None:
         """How far training came, None where its updates or its minutes are used up."""
@@ -479,17 +478,20 @@ class Run:
         view = await self._run_phase(evaluation.model_copy(update={"name": self.state.phase_name(name)}))
         if view.mean_reward is None:
             stats = await self.client.stats()
-            self._begin_anew(name)
+            await self._begin_anew(name)
             raise RunFailed(
                 f"{name}: none of {view.total} episodes got a reward (last fault: {stats.last_masked_cause}): fix the cause (logs: "
                 f"{self.paths.logs}); `dart-train report {self.paths.root}` shows what there is"
             )
         return view
 
-    def _begin_anew(self, phase: str) -> None:
+    async def _begin_anew(self, phase: str) -> None:
         """Let the next start play a phase again that ended without any result."""
         self.state.begin_anew(phase)
-        self.state.save(self.paths.state)
+        await self._save_state()
+
+    async def _save_state(self) -> None:
+        await self.disk.until_written(lambda: self.state.save(self.paths.state))
 
     async def _run_phase(self, spec: PhaseSpec) -> PhaseStatus:
         """Start a phase and wait until every item has a reward."""

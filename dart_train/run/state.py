@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from dart_agent.strict_model import format_validation_error
 from dart_train.config import Recipe, RecipeError
+from dart_train.run.disk import FULL_DISK
 from dart_train.run.paths import RunPaths
 
 RUN_FORMAT = 2
@@ -89,7 +90,11 @@ class RunState:
             yield
         finally:
             self.launcher_pid, self.paused = None, None
-            self.save(path)
+            try:
+                self.save(path)
+            except OSError as error:  # how the run ended must still be told; the next start calls this one killed
+                if error.errno not in FULL_DISK:
+                    raise
 
     def save(self, path: Path) -> None:
         """Write the state atomically.

@@ -21,12 +21,14 @@ class DiskState:
     Attributes:
         folder: The folder.
         min_free_gib: Free space below which the run pauses, in GiB; 0: it never pauses.
-        full_since_s: When it paused; None: it goes on.
+        full_since_s: When it paused for lack of space; None: there is enough.
+        refused_since_s: When a file could not be written although there is enough; None: they can be written.
     """
 
     folder: str
     min_free_gib: float
     full_since_s: float | None = None
+    refused_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,32 @@ class DiskSeen:
 
     now_s: float
     free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """A file could not be written for lack of space.
+
+    Attributes:
+        now_s: Present time.
+        free_bytes: Free space.
+        cause: What the system said.
+    """
+
+    now_s: float
+    free_bytes: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDone:
+    """The file was written.
+
+    Attributes:
+        now_s: Present time.
+    """
+
+    now_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +89,12 @@ class TellDisk:
     line: str
 
 
+DiskEvent = DiskSeen | WriteRefused | WriteDone
 DiskCommand = HoldWork | ReleaseWork | TellDisk
 
 
-def decide(state: DiskState, event: DiskSeen) -> list[DiskCommand]:
-    """Decide what follows a look at the disk.
+def decide(state: DiskState, event: DiskEvent) -> list[DiskCommand]:
+    """Decide what follows a look at the disk, or a write.
 
     Args:
         state: The disk; changed.
@@ -74,6 +103,10 @@ def decide(state: DiskState, event: DiskSeen) -> list[DiskCommand]:
     Returns:
         What is to be done, in order. While the run pauses, every look holds work again: a data manager that was started anew forgot it.
     """
+    if isinstance(event, WriteDone):
+        return _write_done(state, event)
+    if isinstance(event, WriteRefused):
+        return _write_refused(state, event)
     free_gib = event.free_bytes / GIB
     resume_gib = RESUME_FACTOR * state.min_free_gib
     if state.full_since_s is None:
@@ -85,11 +118,34 @@ def decide(state: DiskState, event: DiskSeen) -> list[DiskCommand]:
     if free_gib < resume_gib:
         return [HoldWork(_reason(state, free_gib))]
     minutes = (event.now_s - state.full_since_s) / 60
-    state.full_since_s = None
+    state.full_since_s = state.refused_since_s = None
     return [
         ReleaseWork(),
         TellDisk(f"{state.folder} has {free_gib:.2f} GiB free: the run goes on after {minutes:.0f} minutes"),
     ]
+
+
+def _write_refused(state: DiskState, event: WriteRefused) -> list[DiskCommand]:
+    """A disk that is seen to be full pauses the run as ever; one with space (a quota, or no limit) pauses it until it can be written."""
+    commands = decide(state, DiskSeen(event.now_s, event.free_bytes))
+    if state.full_since_s is not None or state.refused_since_s is not None:
+        return commands
+    state.refused_since_s = event.now_s
+    reason = (
+        f"paused: {state.folder} cannot be written ({event.cause}) although it has {event.free_bytes / GIB:.2f} GiB free: free some "
+        "space or raise its quota; the run goes on by itself as soon as it can be written"
+    )
+    return [*commands, TellDisk(reason), HoldWork(reason)]
+
+
+def _write_done(state: DiskState, event: WriteDone) -> list[DiskCommand]:
+    if state.refused_since_s is None:
+        return []
+    minutes = (event.now_s - state.refused_since_s) / 60
+    state.refused_since_s = None
+    if state.full_since_s is not None:
+        return []
+    return [ReleaseWork(), TellDisk(f"{state.folder} can be written: the run goes on after {minutes:.0f} minutes")]
 
 
 def _reason(state: DiskState, free_gib: float) -> str:

@@ -116,3 +116,34 @@ def test_a_state_that_cannot_be_written_ends_no_run(tmp_path: Path, monkeypatch:
         return run.printed.getvalue()
 
     assert "state.json cannot be written now: No space left on device" in run_in_virtual_time(body)
+
+
+def test_a_stage_that_cannot_be_marked_done_pauses_the_run_and_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = RunState.save
+
+    async def body(clock: VirtualClock) -> FullDiskRun:
+        run = FullDiskRun(tmp_path, monkeypatch, clock)
+
+        def save_with_space(state: RunState, path: Path) -> None:
+            if "eval-before" in state.stages_s and run.full_from_s == float("inf"):
+                run.full_from_s = clock.monotonic()  # full at the moment at which the stage is marked
+            if run.is_full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            save(state, path)
+
+        monkeypatch.setattr(RunState, "save", save_with_space)
+        assert await run.run() is not None
+        return run
+
+    run = run_in_virtual_time(body)
+    printed = run.printed.getvalue()
+    assert "0.00 GiB free, and below limits.pause_disk_gib = 1 no rollout and no train step begins" in printed
+    assert printed.count("eval-before: done in") == 1, "nothing of the stage is lost"
+    begun = run.full_from_s + disk.LOOK_S + LONGEST_EPISODE_S
+    assert not [at_s for at_s in run.episode_ends_s if begun < at_s < run.full_from_s + PAUSE_S]
+    state = RunState.load(run.paths.state)
+    assert list(state.stages_s)[:4] == ["demos", "warm-start", "eval-before", "train"]
+    assert state.paused is None
+    assert any("the run goes on after 10 minutes" in line for line in state.incidents)

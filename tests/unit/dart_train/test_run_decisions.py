@@ -278,3 +278,28 @@ def test_a_run_pauses_below_the_bound_and_goes_on_with_clearly_more() -> None:
 
 def test_without_a_bound_a_run_never_pauses() -> None:
     assert disk.decide(disk.DiskState("/runs/r", 0.0), disk.DiskSeen(0.0, 0)) == []
+
+
+def test_a_disk_with_space_that_cannot_be_written_pauses_until_it_can() -> None:
+    state = disk.DiskState("/runs/r", 1.0)
+    refused = [disk.WriteRefused(60.0 * at, 9 * disk.GIB, "Disk quota exceeded") for at in range(2)]
+    told, held = disk.decide(state, refused[0])
+    assert isinstance(told, disk.TellDisk)
+    assert told.line.startswith(
+        "paused: /runs/r cannot be written (Disk quota exceeded) although it has 9.00 GiB free: free some space"
+    )
+    assert held == disk.HoldWork(told.line)
+    assert disk.decide(state, refused[1]) == disk.decide(state, disk.DiskSeen(90.0, 9 * disk.GIB)) == [], "told once"
+    assert disk.decide(state, disk.WriteDone(120.0)) == [
+        disk.ReleaseWork(),
+        disk.TellDisk("/runs/r can be written: the run goes on after 2 minutes"),
+    ]
+    assert disk.decide(state, disk.WriteDone(130.0)) == []
+
+
+def test_a_refused_write_on_a_full_disk_pauses_as_a_look_does() -> None:
+    looked, wrote = disk.DiskState("/runs/r", 1.0), disk.DiskState("/runs/r", 1.0)
+    expected = disk.decide(looked, disk.DiskSeen(0.0, 0))
+    assert disk.decide(wrote, disk.WriteRefused(0.0, 0, "No space left on device")) == expected
+    assert disk.decide(wrote, disk.WriteDone(5.0)) == [], "the disk is still nearly full"
+    assert disk.decide(wrote, disk.DiskSeen(60.0, 2 * disk.GIB))[0] == disk.ReleaseWork()
