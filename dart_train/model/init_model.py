@@ -44,7 +44,7 @@ def init_model(preset: str | ModelPreset, out_dir: Path, seed: int = 0) -> Path:
     from transformers import GenerationConfig, Qwen3VLForConditionalGeneration
 
     tokenizer = build_tokenizer(spec.words)
-    config = _model_config(spec, tokenizer)
+    config = model_config(spec, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3VLForConditionalGeneration(config)
@@ -70,9 +70,23 @@ def _resolve(preset: str | ModelPreset) -> ModelPreset:
     return PRESETS[preset]
 
 
-def _model_config(spec: ModelPreset, tokenizer: Any) -> Any:
+def model_config(preset: str | ModelPreset, tokenizer: Any | None = None) -> Any:
+    """Make the configuration of a preset's model.
+
+    Args:
+        preset: Name of a preset, or a preset.
+        tokenizer: Its tokenizer; None: it is built.
+
+    Returns:
+        The transformers configuration.
+
+    Raises:
+        ValueError: The preset is not known.
+    """
     from transformers import Qwen3VLConfig
 
+    spec = _resolve(preset)
+    tokenizer = tokenizer or build_tokenizer(spec.words)
     ids = tokenizer.convert_tokens_to_ids
     return Qwen3VLConfig(
         text_config={

@@ -94,7 +94,7 @@ def _print(
     problems: list[str],
 ) -> None:
     console.print(
-        f"{size.parameters.total / 1e9:.2f} billion parameters ({size.source}). A screenshot has {size.image_tokens} tokens, "
+        f"{_parameters(size.parameters.total)} parameters ({size.source}). A screenshot has {size.image_tokens} tokens, "
         f"the longest prompt has {size.images} screenshots.",
         soft_wrap=True,
     )
@@ -141,6 +141,10 @@ def _print(
         console.print(f"Does not fit: {problem}.", style="bold red", soft_wrap=True)
     if not problems:
         console.print("Everything fits.", style="bold green")
+
+
+def _parameters(number: int) -> str:
+    return f"{number / 1e9:.2f} billion" if number >= 1e8 else f"{number / 1e6:.2f} million"
 
 
 def _count(number: int, one: str, many: str) -> str:

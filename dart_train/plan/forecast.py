@@ -14,7 +14,7 @@ from pydantic import Field
 from dart_agent.strict_model import StrictModel
 from dart_train.config import Recipe
 from dart_train.plan.memory import BFLOAT16, FLOAT32, GIB, EngineMemory, trained_parameters
-from dart_train.plan.policy_size import ANSWER_TOKENS, SYSTEM_TOKENS, PolicySize
+from dart_train.plan.policy_size import PolicySize
 from dart_train.simulation.command import scenario_of
 from dart_train.simulation.models import SystemModels
 from dart_train.simulation.outcome import simulate
@@ -123,9 +123,9 @@ def forecast_time(recipe: Recipe, size: PolicySize, engine: EngineMemory, assume
         update={
             "episode": base.episode.model_copy(
                 update={
-                    "response_tokens": float(ANSWER_TOKENS),
+                    "response_tokens": float(size.answer_tokens),
                     "max_response_tokens": recipe.rollout.max_tokens,
-                    "system_tokens": SYSTEM_TOKENS,
+                    "system_tokens": size.text_tokens,
                     "image_tokens": size.image_tokens,
                     "history_images": 0 if size.images >= recipe.tasks.max_steps else size.images,
                     "context_tokens": recipe.inference.max_model_len,

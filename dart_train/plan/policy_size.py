@@ -1,23 +1,25 @@
 """The size of a recipe's policy and of its prompts.
 
-Role: `read_policy_size(recipe)` from the files of the checkpoint, or from the layout of a published name that is not on this host. Rule:
-no weight is read. Non-goals: memory (`dart_train.plan.memory`).
+Role: `read_policy_size(recipe)` from the files of the checkpoint, from the layout of a published name that is not on this host, or from the
+preset that the run makes a model of. Rule: no weight is read. Non-goals: memory (`dart_train.plan.memory`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompts.builder import preset
 from dart_train.config import Recipe, RecipeError
 from dart_train.model.layouts import PUBLISHED, ParameterCounts, count_parameters, layout_config
+from dart_train.run.recipe_policy import recipe_prompt
 
-SYSTEM_TOKENS = 800
-"""Assumed tokens of instructions before the first screenshot."""
+TEXT_TOKENS, TINY_TEXT_TOKENS = 800, 64
+"""Assumed tokens of instructions beside the screenshots, and those of the prompt `tiny`, which has no rules."""
 ANSWER_TOKENS = 100
-"""Assumed tokens of an answer."""
+"""Assumed tokens of an answer, unless `rollout.max_tokens` is lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class PolicySize:
         patches: Patches of a screenshot.
         image_tokens: Tokens of a screenshot.
         images: Screenshots of the longest prompt.
+        text_tokens: Assumed tokens of the instructions of a prompt.
+        answer_tokens: Assumed tokens of an answer.
+        past_answers: Earlier answers that a prompt repeats; None: all.
     """
 
     source: str
@@ -51,6 +56,9 @@ class PolicySize:
     patches: int
     image_tokens: int
     images: int
+    text_tokens: int = TEXT_TOKENS
+    answer_tokens: int = ANSWER_TOKENS
+    past_answers: int | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -59,7 +67,8 @@ class PolicySize:
 
     def prompt_tokens(self, step: int) -> int:
         """Tokens of the prompt of a step (from 0) with its history."""
-        return SYSTEM_TOKENS + min(step + 1, self.images) * self.image_tokens + step * ANSWER_TOKENS
+        answers = step if self.past_answers is None else min(step, self.past_answers)
+        return self.text_tokens + min(step + 1, self.images) * self.image_tokens + answers * self.answer_tokens
 
 
 def read_policy_size(recipe: Recipe) -> PolicySize:
@@ -72,27 +81,9 @@ def read_policy_size(recipe: Recipe) -> PolicySize:
         The size.
 
     Raises:
-        RecipeError: The checkpoint is not on this host and its layout is not known, the recipe has a model that is made at random, or no
-            picture has so few or so many pixels.
+        RecipeError: The checkpoint is not on this host and its layout is not known, or no picture has so few or so many pixels.
     """
-    from transformers import AutoConfig
-
-    if recipe.model.path is None:
-        raise RecipeError(
-            "a plan is for a published checkpoint: the recipe makes a small random model (model.preset), which fits any host"
-        )
-    try:
-        directory = resolve_checkpoint(recipe.model.path)
-        prompt = recipe.model.prompt or read_checkpoint_info(directory).prompt
-        config, source = AutoConfig.from_pretrained(directory), str(directory)
-    except ConfigError as error:
-        layout = PUBLISHED.get(recipe.model.path)
-        if layout is None:
-            raise RecipeError(
-                f"model.path: {error}; layouts that are known without files: {', '.join(PUBLISHED)}"
-            ) from None
-        prompt = recipe.model.prompt or ("qwen" if layout.startswith("qwen3") else "uitars")
-        config, source = layout_config(layout), f"the layout of {recipe.model.path}, which is not on this host"
+    config, prompt, source = _read_config(recipe)
     try:
         spec = preset(
             prompt,
@@ -121,4 +112,30 @@ def read_policy_size(recipe: Recipe) -> PolicySize:
         patches=patches,
         image_tokens=patches // vision.spatial_merge_size**2,
         images=spec.images if history is None else history.most_images(recipe.tasks.max_steps),
+        text_tokens=TINY_TEXT_TOKENS if spec.preset == "tiny" else TEXT_TOKENS,
+        answer_tokens=min(ANSWER_TOKENS, recipe.rollout.max_tokens),
+        past_answers=spec.past_actions,
     )
+
+
+def _read_config(recipe: Recipe) -> tuple[Any, str, str]:
+    """The transformers configuration of the policy, the name of its prompt preset, and where they come from."""
+    from transformers import AutoConfig
+
+    from dart_train.model.init_model import model_config
+
+    if recipe.model.preset is not None:
+        return model_config(recipe.model.preset), recipe_prompt(recipe), f"the preset {recipe.model.preset}"
+    path = str(recipe.model.path)
+    try:
+        directory = resolve_checkpoint(path)
+        prompt = recipe.model.prompt or read_checkpoint_info(directory).prompt
+        return AutoConfig.from_pretrained(directory), prompt, str(directory)
+    except ConfigError as error:
+        layout = PUBLISHED.get(path)
+        if layout is None:
+            raise RecipeError(
+                f"model.path: {error}; layouts that are known without files: {', '.join(PUBLISHED)}"
+            ) from None
+        prompt = recipe.model.prompt or ("qwen" if layout.startswith("qwen3") else "uitars")
+        return layout_config(layout), prompt, f"the layout of {path}, which is not on this host"

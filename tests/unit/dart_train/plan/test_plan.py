@@ -180,6 +180,18 @@ def test_a_faster_gpu_shortens_the_run_and_the_disk_follows_the_steps() -> None:
     assert disk.checkpoints == 2 * 12 * trained_parameters(recipe, size)
 
 
+def test_a_preset_is_planned_with_its_own_sizes(tmp_path: Path) -> None:
+    recipe = recipe_of("demo")
+    size = read_policy_size(recipe)
+    _, loaded = tiny_model(tmp_path)
+    assert size.parameters.total == sum(each.numel() for each in loaded.model.parameters())
+    assert (size.source, size.images, size.image_tokens) == ("the preset tiny", 1, 40)
+    small = find_problems(recipe, size, engine_memory(recipe, size, 80 * GIB), NO_DISK, LARGE)
+    assert small == [], "its prompts have no rules, so they fit into its short context"
+    result = CliRunner().invoke(app, ["plan", str(RECIPES / "demo.toml"), "--runs-dir", str(tmp_path)])
+    assert f"{size.parameters.total / 1e6:.2f} million parameters (the preset tiny)" in result.output
+
+
 def test_the_key_value_cache_is_what_the_share_leaves() -> None:
     recipe = recipe_of("ui-tars-1.5-7b-8gpu")
     size = read_policy_size(recipe)
