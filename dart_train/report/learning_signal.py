@@ -6,34 +6,53 @@ groups are dropped (`dart_train.curation.group_filter`).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from dart_agent.data_client.wire import PhaseStatus
 
 _RULE = "A group of episodes trains the policy only if their rewards differ."
 
 
-def describe_learning_signal(phase: PhaseStatus) -> str:
+class LearningSignal(NamedTuple):
+    """Why training made no update.
+
+    Attributes:
+        seen: The rewards so far; changes with every episode.
+        advice: Sentences on what to change.
+    """
+
+    seen: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.seen}. {self.advice}"
+
+
+def describe_learning_signal(phase: PhaseStatus) -> LearningSignal:
     """Describe the rewards of a training phase that made no update yet.
 
     Args:
         phase: Progress of the phase.
 
     Returns:
-        Sentences: the rewards so far, and the settings to change.
+        The rewards so far, and the settings to change.
     """
     mean = phase.mean_reward
     if mean is None:
-        return (
-            f"no episode has a reward ({phase.masked} are masked by faults of desktops or evaluators). The table of masked episodes and "
-            "the logs have the cause."
+        return LearningSignal(
+            f"no episode has a reward ({phase.masked} are masked by faults of desktops or evaluators)",
+            "The table of masked episodes and the logs have the cause.",
         )
     if mean == 0.0:
-        return (
-            f"all {phase.done} rewards are 0. {_RULE} Give more demonstrations (demos.per_family, warmup.images), easier tasks "
-            "(tasks.families) or larger groups (rollout.group_size)."
+        return LearningSignal(
+            f"all {phase.done} rewards are 0",
+            f"{_RULE} Give more demonstrations (demos.per_family, warmup.images), easier tasks (tasks.families) or larger groups "
+            "(rollout.group_size).",
         )
     if mean == 1.0:
-        return f"all {phase.done} rewards are 1. {_RULE} Give harder tasks (tasks.families)."
-    return (
-        f"the mean of {phase.done} rewards is {mean:.2f}. {_RULE} An update needs train.groups_per_batch such groups: lower it, raise "
-        "rollout.group_size, or give training more time (train.max_minutes)."
+        return LearningSignal(f"all {phase.done} rewards are 1", f"{_RULE} Give harder tasks (tasks.families).")
+    return LearningSignal(
+        f"the mean of {phase.done} rewards is {mean:.2f}",
+        f"{_RULE} An update needs train.groups_per_batch such groups: lower it, raise rollout.group_size, or give training more time "
+        "(train.max_minutes).",
     )

@@ -267,8 +267,9 @@ class Run:
             Nothing.
         """
         try:
-            await self.launcher.start(components.data_manager(self.recipe, self.paths))
-            await self._run_watched(self.client.release_worker(None))
+            spec = components.data_manager(self.recipe, self.paths)
+            await self.launcher.start(spec)
+            await self._run_watched(self._waits().for_data_manager(spec.log))
             watching = asyncio.create_task(self.disk.watch())
             try:
                 yield
@@ -501,15 +502,15 @@ class Run:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a reward")
         return view
 
-    async def _describe_wait_for_update(self) -> str:
+    async def _describe_wait_for_update(self) -> tuple[str, str]:
         view = await self.client.phase(self.state.phase_name(phases.TRAIN))
-        return describe_learning_signal(view) if view.done or view.masked else "no episode has ended yet"
+        return describe_learning_signal(view) if view.done or view.masked else ("no episode has ended yet", "")
 
     async def _show_progress_until_done(
         self,
         component: Component,
         kind: str,
-        explain: Callable[[], Awaitable[str]] | None = None,
+        explain: Callable[[], Awaitable[tuple[str, str]]] | None = None,
         count: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         """Wait for a component that ends by itself."""

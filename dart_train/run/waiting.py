@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TypeVar
 
-from dart_agent.data_client.client import DataManagerClient
+from dart_agent.data_client.client import DataManagerClient, DataManagerError
 from dart_agent.data_client.wire import PhaseStatus
 from dart_agent.errors import StoreError, WorkerError
 from dart_envs.clock import wait_first
@@ -123,6 +124,27 @@ class Waits:
 
         await self._wait(waits.VersionWait(version, self._stall()), look, lambda: self._clock.sleep(self._poll_s))
 
+    async def for_data_manager(self, log: Path) -> None:
+        """Wait until the data manager, whose process was started, answers; what a worker of before held is given free.
+
+        Args:
+            log: Its log.
+
+        Raises:
+            RunFailed: It does not answer for too long.
+        """
+
+        async def look() -> WaitEvent:
+            try:
+                await self._client.release_worker(None)
+            except DataManagerError as error:
+                if error.status is not None:
+                    raise
+                return waits.DataManagerSeen(self._clock.monotonic(), answered=False)
+            return waits.DataManagerSeen(self._clock.monotonic(), answered=True)
+
+        await self._wait(waits.DataManagerWait(str(log), self._stall()), look, lambda: self._clock.sleep(self._poll_s))
+
     async def for_component(
         self,
         component: Component,
@@ -130,7 +152,7 @@ class Waits:
         *,
         notice_s: float,
         look_interval_s: float,
-        explain: Callable[[], Awaitable[str]] | None = None,
+        explain: Callable[[], Awaitable[tuple[str, str]]] | None = None,
         count: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
         """Wait for a component that ends by itself, showing the newest line of its metrics, or why there is none.
@@ -140,7 +162,7 @@ class Waits:
             kind: What its lines report.
             notice_s: Seconds without a line after which the reason is shown.
             look_interval_s: Seconds between two counts.
-            explain: Says why there is no line.
+            explain: Says why there is no line, and what to change.
             count: Counts what progresses while there is no line; with `explain` only.
 
         Raises:
@@ -181,7 +203,7 @@ class Waits:
         state: WaitState,
         look: Callable[[], Awaitable[WaitEvent]],
         pause: Callable[[], Awaitable[object]],
-        explain: Callable[[], Awaitable[str]] | None = None,
+        explain: Callable[[], Awaitable[tuple[str, str]]] | None = None,
         counted: Callable[[], Awaitable[WaitEvent]] | None = None,
     ) -> None:
         """Execute the commands of a wait until it is over."""
@@ -190,6 +212,8 @@ class Waits:
             command = commands.popleft()
             if isinstance(command, waits.ShowProgress):
                 self._progress.update(command.text)
+            elif isinstance(command, waits.GiveAdvice):
+                self._progress.note(command.text)
             elif isinstance(command, waits.CheckFaults):
                 await self._ask(self._faults.check_if_due if command.due else self._faults.check)
             elif isinstance(command, waits.AskFault):
@@ -197,11 +221,9 @@ class Waits:
                 commands.extend(self._decide(state, waits.FaultTold(stats.last_masked_cause)))
             elif isinstance(command, waits.ExplainWait):
                 assert explain is not None, "only a wait that is explained asks for it"
-                reason = await self._ask(explain)
-                if command.shown is None:
-                    commands.extend(self._decide(state, waits.WaitExplained(reason)))
-                else:
-                    self._progress.update(command.shown + reason)
+                reason, advice = await self._ask(explain)
+                # before what follows: the last command of a look ends the wait, or looks again
+                commands.extendleft(reversed(self._decide(state, waits.WaitExplained(reason, advice, command.shown))))
             elif isinstance(command, waits.CountEpisodes):
                 assert counted is not None, "only a wait that is explained counts"
                 commands.extend(self._decide(state, await self._ask(counted)))

@@ -1,8 +1,8 @@
 """When a wait of a run ends: with what was waited for, or with the reason why it did not come.
 
-Role: `decide(state, event)` for the three waits of a run: for a phase, for a component that ends by itself, and for the inference workers.
-Rule: no I/O, and the time comes with the event; a wait in which nothing changes for `limits.stall_minutes` ends, and says what it waited
-for and why. Non-goals: asking the components (the orchestrator).
+Role: `decide(state, event)` for the waits of a run: for a phase, for a component that ends by itself, for the inference workers, and for
+the data manager that was started. Rule: no I/O, and the time comes with the event; a wait in which nothing changes for
+`limits.stall_minutes` ends, and says what it waited for and why. Non-goals: asking the components (the orchestrator).
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class ComponentWait:
         counted: The other sign of progress.
         looked_s: When it was looked at last.
         failing: Why it failed, up to the explanation, which is asked for then.
+        advice: What was advised last, so that the same advice is given once.
     """
 
     name: str
@@ -90,6 +91,7 @@ class ComponentWait:
     counted: int = 0
     looked_s: float = -math.inf
     failing: str | None = None
+    advice: str = ""
 
 
 @dataclass(slots=True)
@@ -103,6 +105,21 @@ class VersionWait:
 
     version: int
     stall: Stall
+
+
+@dataclass(slots=True)
+class DataManagerWait:
+    """A wait until the data manager answers, after its process was started.
+
+    Attributes:
+        log: Its log.
+        stall: Its limit.
+        told: Whether somebody was told that it takes long.
+    """
+
+    log: str
+    stall: Stall
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +196,13 @@ class WaitExplained:
 
     Attributes:
         reason: Why there is no line.
+        advice: Sentences on what to change; empty: nothing is known.
+        shown: `ExplainWait.shown`.
     """
 
     reason: str
+    advice: str = ""
+    shown: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +232,28 @@ class VersionsSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class DataManagerSeen:
+    """The data manager was asked, for as long as its client repeats a request.
+
+    Attributes:
+        now_s: Present time.
+        answered: Whether it answered.
+    """
+
+    now_s: float
+    answered: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ShowProgress:
     """Show a line."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveAdvice:
+    """Show a line that stays."""
 
     text: str
 
@@ -258,9 +299,13 @@ class FailWait:
     cause: str
 
 
-WaitState = PhaseWait | ComponentWait | VersionWait
-WaitEvent = PhaseSeen | FaultTold | ComponentSeen | EpisodesCounted | WaitExplained | VersionsSeen | RunPaused
-WaitCommand = ShowProgress | LookAgain | CheckFaults | AskFault | CountEpisodes | ExplainWait | EndWait | FailWait
+WaitState = PhaseWait | ComponentWait | VersionWait | DataManagerWait
+WaitEvent = (
+    PhaseSeen | FaultTold | ComponentSeen | EpisodesCounted | WaitExplained | VersionsSeen | DataManagerSeen | RunPaused
+)
+WaitCommand = (
+    ShowProgress | GiveAdvice | LookAgain | CheckFaults | AskFault | CountEpisodes | ExplainWait | EndWait | FailWait
+)
 
 
 def decide(state: WaitState, event: WaitEvent) -> list[WaitCommand]:
@@ -287,13 +332,16 @@ def decide(state: WaitState, event: WaitEvent) -> list[WaitCommand]:
     elif isinstance(state, VersionWait):
         if isinstance(event, VersionsSeen):
             return _versions_seen(state, event)
+    elif isinstance(state, DataManagerWait):
+        if isinstance(event, DataManagerSeen):
+            return _data_manager_seen(state, event)
     elif isinstance(event, ComponentSeen):
         return _component_seen(state, event)
     elif isinstance(event, EpisodesCounted):
         state.counted, state.looked_s = event.count, event.now_s
         return _unless_stalled(state, event.now_s, ended=event.ended)
     elif isinstance(event, WaitExplained):
-        return [FailWait(f"{state.failing} ({event.reason}): {FIX}")] if state.failing is not None else []
+        return _explained(state, event)
     raise TypeError(f"{type(event).__name__} is no event of a {type(state).__name__}")
 
 
@@ -324,6 +372,20 @@ def _versions_seen(state: VersionWait, event: VersionsSeen) -> list[WaitCommand]
     return [shown, LookAgain()]
 
 
+def _data_manager_seen(state: DataManagerWait, event: DataManagerSeen) -> list[WaitCommand]:
+    if event.answered:
+        return [EndWait()]
+    if state.stall.is_stalled(event.now_s, None):
+        minutes = state.stall.waited_s(event.now_s) / 60
+        return [
+            FailWait(
+                f"the data manager did not answer within {minutes:.0f} minutes of its start (log: {state.log}): {FIX}"
+            )
+        ]
+    told, state.told = state.told, True
+    return [LookAgain()] if told else [GiveAdvice("the data manager is still starting"), LookAgain()]
+
+
 def _component_seen(state: ComponentWait, event: ComponentSeen) -> list[WaitCommand]:
     commands: list[WaitCommand] = [CheckFaults(due=True)]
     silent_s = event.now_s - state.line_s
@@ -336,6 +398,17 @@ def _component_seen(state: ComponentWait, event: ComponentSeen) -> list[WaitComm
     if state.explained and event.now_s - state.looked_s >= state.look_interval_s:
         return [*commands, CountEpisodes()]
     return [*commands, *_unless_stalled(state, event.now_s, ended=event.ended)]
+
+
+def _explained(state: ComponentWait, event: WaitExplained) -> list[WaitCommand]:
+    if event.shown is None:
+        told = f"{event.reason}. {event.advice}" if event.advice else event.reason
+        return [FailWait(f"{state.failing} ({told}): {FIX}")] if state.failing is not None else []
+    shown: list[WaitCommand] = [ShowProgress(event.shown + event.reason)]
+    if event.advice and event.advice != state.advice:
+        state.advice = event.advice
+        shown.append(GiveAdvice(f"{event.reason}. {event.advice}"))
+    return shown
 
 
 def _unless_stalled(state: ComponentWait, now_s: float, *, ended: bool) -> list[WaitCommand]:

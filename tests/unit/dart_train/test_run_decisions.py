@@ -33,11 +33,14 @@ from dart_train.run.decisions.waits import (
     ComponentSeen,
     ComponentWait,
     CountEpisodes,
+    DataManagerSeen,
+    DataManagerWait,
     EndWait,
     EpisodesCounted,
     ExplainWait,
     FailWait,
     FaultTold,
+    GiveAdvice,
     LookAgain,
     PhaseSeen,
     PhaseWait,
@@ -231,6 +234,29 @@ def test_a_line_is_shown_and_delays_the_explanation() -> None:
     ]
     assert waits.decide(state, ComponentSeen(5.0, ended=False, line=None))[1:] == [LookAgain()]
     assert waits.decide(state, ComponentSeen(11.0, ended=False, line=None))[1] == ExplainWait("no update for 10 s: ")
+
+
+def test_the_same_advice_is_given_once_in_a_stage() -> None:
+    state = ComponentWait("trainer", "update", Stall(LIMIT_S, 0.0), True, 10.0, 1000.0, line_s=0.0, looked_s=0.0)
+    answers = [
+        waits.decide(state, WaitExplained(f"all {n} rewards are 0", "Give easier tasks.", "no update: "))
+        for n in (4, 8)
+    ]
+    shown = [ShowProgress(f"no update: all {n} rewards are 0") for n in (4, 8)]
+    assert answers == [[shown[0], GiveAdvice("all 4 rewards are 0. Give easier tasks.")], [shown[1]]]
+    changed = waits.decide(state, WaitExplained("all 9 rewards are 1", "Give harder tasks.", "no update: "))
+    assert changed[1:] == [GiveAdvice("all 9 rewards are 1. Give harder tasks.")]
+
+
+def test_a_data_manager_that_starts_slowly_is_waited_for_and_one_that_never_answers_is_told() -> None:
+    state = DataManagerWait("logs/data-manager.log", Stall(LIMIT_S, 0.0))
+    first, second = (waits.decide(state, DataManagerSeen(at_s, answered=False)) for at_s in (0.0, 0.9 * LIMIT_S))
+    assert first == [GiveAdvice("the data manager is still starting"), LookAgain()]
+    assert second == [LookAgain()], "told once"
+    (failed,) = waits.decide(state, DataManagerSeen(1.1 * LIMIT_S, answered=False))
+    assert isinstance(failed, FailWait)
+    assert "minutes of its start (log: logs/data-manager.log)" in failed.cause
+    assert waits.decide(state, DataManagerSeen(1.2 * LIMIT_S, answered=True)) == [EndWait()]
 
 
 def test_the_inference_workers_are_waited_for_until_all_serve_the_version() -> None:

@@ -328,7 +328,7 @@ def test_demonstrations_that_all_fail_stop_the_run_and_are_not_marked_done(
 )
 def test_the_advice_follows_the_rewards_and_names_settings_that_exist(rewards: list[float], said: str) -> None:
     mean = sum(rewards) / len(rewards) if rewards else None
-    text = describe_learning_signal(
+    signal = describe_learning_signal(
         PhaseStatus(
             name="train",
             purpose=Purpose.TRAIN,
@@ -343,6 +343,7 @@ def test_the_advice_follows_the_rewards_and_names_settings_that_exist(rewards: l
             families={},
         )
     )
+    text = str(signal)
     assert re.match(said, text)
     fields = Recipe.model_fields
     for section, key in re.findall(r"\b([a-z]+)\.([a-z_]+)\b", text):
