@@ -19,6 +19,8 @@ from dart_agent.types import StepRecord
 
 Ids = tuple[int, ...]
 ImageHw = tuple[int, int]
+PACKED_ID_BYTES = 4
+"""Bytes of a packed id: little-endian int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +142,66 @@ class StreamReader:
                 f"but its tokens are at [{len(prompt)}, {len(self._stream)})"
             )
         return prompt, tuple(self._hashes), tuple(self._sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSlice:
+    """A step within its segment, as it is stored. Ids are packed as little-endian int32.
+
+    Attributes:
+        segment: Index of the first step of the segment.
+        response_start: Where its answer begins in the segment, in tokens.
+        response_end: Where its answer ends.
+        prompt_new: Packed ids of its prompt that the segment does not hold before.
+        token_ids: Packed ids of its answer.
+        image_sha256_new: Hashes of the images that its prompt shows beside those of the step before.
+        image_hw_new: Their heights and widths.
+    """
+
+    segment: int
+    response_start: int
+    response_end: int
+    prompt_new: bytes
+    token_ids: bytes
+    image_sha256_new: Sequence[str]
+    image_hw_new: Sequence[Sequence[int]]
+
+
+class PackedStreamReader:
+    """`StreamReader` over packed ids: the same prompts, without an object per token."""
+
+    def __init__(self) -> None:
+        self._segment = -1
+        self._stream = bytearray()
+        self._hashes: list[str] = []
+        self._sizes: list[ImageHw] = []
+
+    def read(self, index: int, cut: PackedSlice) -> tuple[bytes, list[str], list[ImageHw]]:
+        """Read the next step.
+
+        Args:
+            index: Index of the step.
+            cut: Its slice.
+
+        Returns:
+            The packed ids of the full prompt, and hashes and sizes of all its images.
+
+        Raises:
+            ValueError: The slice does not follow the one before.
+        """
+        if cut.segment == index:
+            self._segment, self._stream, self._hashes, self._sizes = index, bytearray(), [], []
+        elif cut.segment != self._segment:
+            raise ValueError(f"step {index} continues segment {cut.segment}, but the step before is of {self._segment}")
+        self._stream += cut.prompt_new
+        self._hashes.extend(cut.image_sha256_new)
+        self._sizes.extend((height, width) for height, width in cut.image_hw_new)
+        prompt = bytes(self._stream)
+        self._stream += cut.token_ids
+        begin, end = len(prompt) // PACKED_ID_BYTES, len(self._stream) // PACKED_ID_BYTES
+        if (begin, end) != (cut.response_start, cut.response_end):
+            raise ValueError(
+                f"step {index} answers at [{cut.response_start}, {cut.response_end}) of its segment, but its tokens are at "
+                f"[{begin}, {end})"
+            )
+        return prompt, list(self._hashes), list(self._sizes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import fcntl
+import gc
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,8 @@ async def serve(config: DataManagerConfig, listeners: Sequence[socket.socket], c
         guards: list[AsgiApp] = [app]
         if config.key_file is not None:
             guards.append(KeyGuard(app, make_key_file(config.key_file)))
+        gc.collect()
+        gc.freeze()  # what is there now lives as long as the process: the collector need not look at it again and again
         await serve_app(app, list(zip(guards, listeners, strict=True)))
     finally:
         store.close()

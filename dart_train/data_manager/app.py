@@ -1,9 +1,9 @@
 """HTTP routes of the data manager.
 
-Role: one route per operation of `service.DataManager`; waits for work and for batches. Rule: operations run one after the other on one
-thread, so that the event loop stays free and the database has one writer; a refusal is 409 with a sentence, a malformed body 422, and a
-database that is away 503, after which the client tries again; what every episode calls does not pass through the framework's routing
-(`HotRoutes`). Non-goals: decisions.
+Role: one route per operation of `service.DataManager`; waits for work and for batches. Rule: operations run one after the other, so that
+the database has one writer, and on a thread, so that the event loop stays free; only those that touch a few rows of a local file run on
+the event loop, when nothing else runs; a refusal is 409 with a sentence, a malformed body 422, and a database that is away 503, after
+which the client tries again; what every episode calls does not pass through the framework's routing (`HotRoutes`). Non-goals: decisions.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from threading import Lock
 from typing import ParamSpec, TypeVar
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dart_agent.data_client.payloads import TrajectoryPayload
@@ -27,6 +29,7 @@ from dart_agent.data_client.wire import (
     AssignmentReply,
     AssignmentRequest,
     BatchFailure,
+    BatchReply,
     BatchReport,
     BatchRequest,
     CountReply,
@@ -41,6 +44,7 @@ from dart_agent.data_client.wire import (
     ReleaseRequest,
     RestartRequest,
     SavedEpisodeReply,
+    StoreStepReply,
     StoreStepRequest,
     StoreTrajectoryReply,
     TrajectoryPage,
@@ -62,13 +66,13 @@ BATCH_RECHECK_S = 5.0
 """A waiting trainer checks again this often even if nothing was reported: an expired assignment can complete a group."""
 
 
-_Handler = Callable[[Request], Awaitable[Response]]
+_Handler = Callable[[Request, bytes], Awaitable[BaseModel]]
 
 
 class HotRoutes:
     """Middleware that answers POST requests to exact paths itself, and passes all others on.
 
-    Matching routes and resolving parameters costs the framework more than such a request's operation.
+    Matching routes, resolving parameters and making a response cost the framework more than such a request's operation.
 
     Args:
         app: The application behind it.
@@ -88,27 +92,57 @@ class HotRoutes:
             return
         request = Request(scope, receive)
         try:
-            response = await handler(request)
+            content = (await handler(request, await _body(receive))).model_dump_json().encode()
+        except ClientDisconnect:
+            return
         except StoreUnavailableError as error:
             response = await _unavailable(request, error)
         except StoreError as error:
             response = await _refused(request, error)
         except RequestValidationError as error:
             response = await _malformed(request, error)
+        else:
+            length = str(len(content)).encode()
+            headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
+            return
         await response(scope, receive, send)
 
 
 class _SerialExecutor:
-    """Runs operations on one thread, and notifies a waiting trainer of changes."""
+    """Runs operations one after the other, and notifies a waiting trainer of changes.
 
-    def __init__(self) -> None:
+    Args:
+        here: Whether short operations may run on the event loop.
+    """
+
+    def __init__(self, *, here: bool) -> None:
+        self._here = here
+        self._one = Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._changed = asyncio.Condition()
         self.changes = 0
 
     async def run(self, operation: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        """Run one operation after those before it."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: operation(*args, **kwargs))
+        """Run one operation after those before it, on the thread."""
+
+        def alone() -> _Result:
+            with self._one:
+                return operation(*args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, alone)
+
+    async def run_short(
+        self, operation: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """Run an operation on a few rows: at once where no other one runs, because to change threads twice would take as long as it."""
+        if self._here and self._one.acquire(blocking=False):
+            try:
+                return operation(*args, **kwargs)
+            finally:
+                self._one.release()
+        return await self.run(operation, *args, **kwargs)
 
     async def notify(self) -> None:
         """Wake the waiting requests."""
@@ -153,7 +187,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     Returns:
         The application.
     """
-    writer = _SerialExecutor()
+    writer = _SerialExecutor(here=manager.has_local_database)
     waiting: dict[str, asyncio.Future[AssignmentReply]] = {}
 
     @asynccontextmanager
@@ -169,12 +203,12 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     app.add_exception_handler(StoreUnavailableError, _unavailable)
     app.add_exception_handler(RequestValidationError, _malformed)
 
-    async def assign(request: Request) -> Response:
-        body = await _read(request, AssignmentRequest)
+    async def assign(request: Request, content: bytes) -> AssignmentReply:
+        body = _parse(content, AssignmentRequest)
         answer: asyncio.Future[AssignmentReply] = asyncio.get_running_loop().create_future()
         waiting[body.request_id] = answer  # before it is asked, so that no answer is missed
         try:
-            reply = await writer.run(
+            reply = await writer.run_short(
                 manager.assign,
                 body.worker_id,
                 body.request_id,
@@ -195,18 +229,37 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         if waits and reply.item is not None and await request.is_disconnected():
             cause = "its request was given up"
             await writer.run(manager.abandon, reply.item.rollout_id, cause, uses_attempt=False)
-        return _json(reply)
+        return reply
 
-    async def store_step(request: Request) -> Response:
-        return _json(await writer.run(manager.store_step, await _read(request, StoreStepRequest)))
+    async def store_step(_request: Request, content: bytes) -> StoreStepReply:
+        return await writer.run_short(manager.store_step, _parse(content, StoreStepRequest))
 
-    async def report(request: Request) -> Response:
-        stored = await writer.run(manager.report, await _read(request, TrajectoryPayload))
+    async def report(_request: Request, content: bytes) -> StoreTrajectoryReply:
+        stored = await writer.run_short(manager.report, _parse(content, TrajectoryPayload))
         await writer.notify()
-        return _json(StoreTrajectoryReply(stored=stored))
+        return StoreTrajectoryReply(stored=stored)
+
+    async def next_batch(_request: Request, content: bytes) -> BatchReply:
+        body = _parse(content, BatchRequest)
+        give_up_at_s = clock.monotonic() + body.wait_s
+        while True:
+            seen = writer.changes
+            reply = await writer.run(manager.next_batch, body.trainer_version, body.trainer_digest)
+            left_s = give_up_at_s - clock.monotonic()
+            if reply.batch is not None:
+                await writer.notify()
+            if reply.batch is not None or not reply.training_active or left_s <= 0:
+                return reply
+            await writer.wait(clock, seen, min(left_s, BATCH_RECHECK_S))
 
     app.add_middleware(
-        HotRoutes, handlers={"/work/assign": assign, "/rollouts/steps": store_step, "/trajectories": report}
+        HotRoutes,
+        handlers={
+            "/work/assign": assign,
+            "/rollouts/steps": store_step,
+            "/trajectories": report,
+            "/batches/next": next_batch,
+        },
     )
 
     @app.post("/work/heartbeat")
@@ -278,19 +331,6 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     async def results(name: str) -> list[EpisodeResult]:
         return await writer.run(manager.results, name)
 
-    @app.post("/batches/next")
-    async def next_batch(body: BatchRequest) -> Response:
-        give_up_at_s = clock.monotonic() + body.wait_s
-        while True:
-            seen = writer.changes
-            reply = await writer.run(manager.next_batch, body.trainer_version, body.trainer_digest)
-            left_s = give_up_at_s - clock.monotonic()
-            if reply.batch is not None:
-                await writer.notify()
-            if reply.batch is not None or not reply.training_active or left_s <= 0:
-                return _json(reply)
-            await writer.wait(clock, seen, min(left_s, BATCH_RECHECK_S))
-
     @app.post("/batches/{batch_id}/done")
     async def batch_done(batch_id: str, body: BatchReport) -> CountReply:
         return CountReply(count=await writer.run(manager.batch_done, batch_id, body))
@@ -314,17 +354,25 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     return app
 
 
-async def _read(request: Request, model: type[_Body]) -> _Body:
+async def _body(receive: Receive) -> bytes:
+    """The body of a request."""
+    parts = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _parse(content: bytes, model: type[_Body]) -> _Body:
     """Parse a body that is large or comes often, without the detour over dictionaries."""
     try:
-        return model.model_validate_json(await request.body())
+        return model.model_validate_json(content)
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
-
-
-def _json(reply: BaseModel) -> Response:
-    """A reply that is large or comes often; it is valid already."""
-    return Response(reply.model_dump_json(), media_type="application/json")
 
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:

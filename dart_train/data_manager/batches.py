@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-from sqlalchemy import Table, bindparam, func, insert, select
+from sqlalchemy import Table, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchGroup, BatchMember, BatchReport, BatchRow
 from dart_agent.errors import StoreError
-from dart_agent.types import StepRecord
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.lineage import lost_versions
-from dart_train.curation.staleness import Span, token_staleness, trainable_ranges, withheld_reason
+from dart_train.curation.staleness import token_staleness, trainable_ranges, withheld_reason
 from dart_train.data_manager import queries
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.config import DataManagerConfig
@@ -36,7 +34,7 @@ from dart_train.data_manager.store.models import (
     GroupTable,
     QuarantinedStepTable,
 )
-from dart_train.data_manager.store.steps import read_steps_of
+from dart_train.data_manager.store.steps import read_packed_steps
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 Source = Literal["fresh", "pool"]
@@ -51,6 +49,19 @@ NO_STEP = -1
 
 _MEMBER_COLUMNS: Table = BatchMemberTable.__table__  # type: ignore[assignment]  # a declarative table is a Table
 _ADD_MEMBER = insert(_MEMBER_COLUMNS)
+_REASONS = select(
+    _MEMBER_COLUMNS.c.group_id, _MEMBER_COLUMNS.c.rollout_id, _MEMBER_COLUMNS.c.index, _MEMBER_COLUMNS.c.reason
+).where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
+_USE_MEMBER = (
+    update(_MEMBER_COLUMNS)
+    .where(
+        _MEMBER_COLUMNS.c.batch_id == bindparam("key"),
+        _MEMBER_COLUMNS.c.group_id == bindparam("in_group"),
+        _MEMBER_COLUMNS.c.rollout_id == bindparam("of_rollout"),
+        _MEMBER_COLUMNS.c.index == bindparam("at"),
+    )
+    .values(reason=bindparam("new_reason"), advantage=bindparam("new_advantage"), entropy=bindparam("new_entropy"))
+)
 _MEMBERS = (
     select(_MEMBER_COLUMNS)
     .where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
@@ -202,11 +213,18 @@ class BatchBuilder:
         batch.metrics = dict(report.metrics)
         uses = {(use.group_id, use.rollout_id, use.index): use for use in report.steps}
         counts: Counter[str | None] = Counter()
-        for row in self._members(session, batch_id):
-            use = uses.get((row.group_id, row.rollout_id, row.index))
-            if row.reason is None and use is not None:
-                row.reason, row.advantage, row.entropy = use.reason, use.advantage, use.entropy
-            counts[row.reason] += 1
+        trained: list[dict[str, Any]] = []
+        connection = session.connection()
+        for group_id, rollout_id, index, withheld in connection.execute(_REASONS, {"key": batch_id}):
+            use = uses.get((group_id, rollout_id, index))
+            if withheld is None and use is not None:
+                key = {"key": batch_id, "in_group": group_id, "of_rollout": rollout_id, "at": index}
+                trained.append(
+                    {**key, "new_reason": use.reason, "new_advantage": use.advantage, "new_entropy": use.entropy}
+                )
+            counts[use.reason if withheld is None and use is not None else withheld] += 1
+        if trained:
+            connection.execute(_USE_MEMBER, trained)
         self._store.record_event(session, "batch_done", batch_id=batch_id, version=report.version)
         return counts
 
@@ -379,7 +397,7 @@ class BatchBuilder:
         kept = [member for member in members if member.source != DISPLACED]
         excluded_steps[DISPLACED_REASON] = len(members) - len(kept)
         rollout_ids = {member.rollout_id for member in kept}
-        steps = read_steps_of(session, rollout_ids)
+        steps = read_packed_steps(session, rollout_ids)
         trajectories = queries.trajectories_of(session, rollout_ids)
         tasks = queries.tasks_of_groups(session, {member.group_id for member in kept})
         for (group_id, rollout_id), of_rollout in groupby(kept, lambda member: (member.group_id, member.rollout_id)):
@@ -400,13 +418,14 @@ class BatchBuilder:
                     continue
                 step = steps[rollout_id][member.index]
                 ranges = [(item[0], item[1]) for item in member.trainable]
-                by_token = token_staleness(_spans(step), batch.trainer_version)
+                spans = [(span[0], span[1], span[2]) for span in step.version_spans]
+                by_token = token_staleness(spans, batch.trainer_version)
                 staleness += [by_token[position] for start, end in ranges for position in range(start, end)]
                 rows.append(
                     BatchRow(
                         group_id=member.group_id,
                         rollout_id=member.rollout_id,
-                        step=StepPayload.from_value(step),
+                        step=step,
                         trainable=ranges,
                     )
                 )
@@ -425,7 +444,3 @@ class BatchBuilder:
         return session.scalars(
             query.order_by(BatchMemberTable.group_id, BatchMemberTable.rollout_id, BatchMemberTable.index)
         ).all()
-
-
-def _spans(step: StepRecord) -> list[Span]:
-    return [(span.version, span.start, span.end) for span in step.version_spans]

@@ -19,7 +19,7 @@ from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.execution import CommandExecutor
 from dart_train.data_manager.recovery import phase_plan, rebuild_state
 from dart_train.data_manager.store import steps, work
-from dart_train.data_manager.store.trajectories import TrajectoryStore
+from dart_train.data_manager.store.trajectories import AssignedRollout, TrajectoryStore
 from dart_train.data_manager.tallies import Tallies, read_tallies
 from dart_train.scheduling.commands import AssignRollout, Command
 from dart_train.scheduling.decide import decide
@@ -176,6 +176,22 @@ class Scheduler:
             group_ids: The groups.
         """
         self._executor.issue_groups(session, group_ids)
+
+    def unfinished(self, session: Session, rollout_id: str) -> AssignedRollout | None:
+        """Return what an unfinished rollout was assigned as; such a rollout has no trajectory.
+
+        Args:
+            session: The transaction.
+            rollout_id: The rollout.
+
+        Returns:
+            The columns of its row, None where it has ended or does not exist.
+        """
+        rollout = self.state(session).rollouts.get(rollout_id)
+        if rollout is None:
+            return None
+        group = rollout.group
+        return AssignedRollout(group.group_id, group.task_id, group.phase.plan.purpose, group.phase.plan.name)
 
     def directive(self, session: Session, rollout_id: str) -> Directive:
         """Say what a running episode does after its next step.

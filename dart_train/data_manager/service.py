@@ -1,7 +1,7 @@
 """The operations of the data manager, one transaction each.
 
-Role: what the HTTP routes call, without HTTP. Rule: every operation may be repeated; an operation happens completely or not at all; all
-operations run on one thread, so that the database has one writer. Non-goals: decisions (`dart_train.scheduling`), routes (`app`).
+Role: what the HTTP routes call, without HTTP. Rule: every operation may be repeated; an operation happens completely or not at all;
+operations run one after the other, so that the database has one writer. Non-goals: decisions (`dart_train.scheduling`), routes (`app`).
 """
 
 from __future__ import annotations
@@ -89,6 +89,11 @@ class DataManager:
         self._held: str | None = None
         self.on_answers: Callable[[Answers], None] = lambda answers: None
         """Called after an operation that assigned rollouts to requests that wait."""
+
+    @property
+    def has_local_database(self) -> bool:
+        """Whether statements wait for no network."""
+        return self._store.engine.dialect.name == "sqlite"
 
     def assign(
         self,
@@ -285,7 +290,7 @@ class DataManager:
         """
         self._check_images(row.rollout_id, (sha256 for step in row.steps for sha256 in step.image_sha256_new))
         with self._operation() as session:
-            stored = self._store.add_trajectory(session, row)
+            stored = self._store.add_trajectory(session, row, self._scheduler.unfinished(session, row.rollout_id))
             if stored:
                 self._scheduler.complete_rollout(session, row, steps.versions(session, row))
                 if row.reward is None:

@@ -144,6 +144,10 @@ async def serve_app(app: FastAPI, listeners: Sequence[tuple[AsgiApp, socket.sock
                 served,
                 log_level="warning",
                 access_log=False,
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                date_header=False,
                 lifespan="off",
                 timeout_graceful_shutdown=SHUTDOWN_GRACE_S,
             )

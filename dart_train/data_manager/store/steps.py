@@ -17,8 +17,20 @@ import numpy as np
 from sqlalchemy import Table, bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
-from dart_agent.data_client.payloads import SamplingPayload, StreamStepPayload, TrajectoryPayload, steps_digest
-from dart_agent.data_client.token_stream import StepSlice, StreamReader
+from dart_agent.data_client.payloads import (
+    SamplingPayload,
+    StepPayload,
+    StreamStepPayload,
+    TrajectoryPayload,
+    steps_digest,
+)
+from dart_agent.data_client.token_stream import (
+    PACKED_ID_BYTES,
+    PackedSlice,
+    PackedStreamReader,
+    StepSlice,
+    StreamReader,
+)
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import FinishReason, StepRecord, VersionSpan
@@ -66,6 +78,38 @@ _SEGMENT = select(_STEPS.c.segment, _STEPS.c.response_end).where(
 )
 
 
+UNFINISHED = "unfinished"
+"""Key in `Session.info` of the rollouts that may have stored steps and no trajectory (a set of ids that is never too small), so that
+nothing is asked of the others; without it the database is asked. The set belongs to the one process that writes."""
+
+
+def unfinished_rollouts(session: Session) -> set[str]:
+    """Read which unfinished rollouts have stored steps.
+
+    Args:
+        session: The transaction.
+
+    Returns:
+        Their ids.
+    """
+    return set(session.connection().scalars(select(_STATES.c.rollout_id)))
+
+
+def _may_have_steps(session: Session, rollout_id: str) -> bool:
+    known: set[str] | None = session.info.get(UNFINISHED)
+    return known is None or rollout_id in known
+
+
+def _note(session: Session, rollout_id: str) -> None:
+    if (known := session.info.get(UNFINISHED)) is not None:
+        known.add(rollout_id)
+
+
+def _forget(session: Session, rollout_id: str) -> None:
+    if (known := session.info.get(UNFINISHED)) is not None:
+        known.discard(rollout_id)
+
+
 class _StepBefore(NamedTuple):
     """What the check of a step needs of the one before it."""
 
@@ -88,15 +132,16 @@ def append_step(session: Session, rollout_id: str, step: StreamStepPayload, plac
     Raises:
         StoreError: It does not follow the stored steps, or contradicts itself.
     """
-    known = session.get(StepTable, (rollout_id, step.index))
-    if known is not None:
-        if known.token_ids != base64.b64decode(step.token_ids):
+    stored = session.get(StepTable, (rollout_id, step.index))
+    if stored is not None:
+        if stored.token_ids != base64.b64decode(step.token_ids):
             raise StoreError(f"step {step.index} of rollout {rollout_id} is stored with other tokens")
         return False
     before = _before(session, rollout_id, step.index)
     if step.index and before is None:
         raise StoreError(f"step {step.index} of rollout {rollout_id} comes before step {step.index - 1}")
     row = _checked(rollout_id, step, before, placeholders)
+    _note(session, rollout_id)
     session.connection().execute(_INSERT_STEP, row)
     return True
 
@@ -131,6 +176,7 @@ def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholder
     if added:
         connection.execute(_INSERT_STEP, added)
     if left_out:
+        _forget(session, row.rollout_id)
         connection.execute(_DROP_STATE, {"key": row.rollout_id})
 
 
@@ -144,7 +190,10 @@ def drop(session: Session, rollout_id: str) -> int:
     Returns:
         Number of steps.
     """
+    if not _may_have_steps(session, rollout_id):
+        return 0
     connection = session.connection()
+    _forget(session, rollout_id)
     if not connection.execute(_DROP_STATE, {"key": rollout_id}).rowcount:
         return 0  # every step of an unfinished rollout is stored with the state after it
     return connection.execute(_DROP_STEPS, {"key": rollout_id}).rowcount
@@ -163,6 +212,7 @@ def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: 
     Returns:
         The oldest version that wrote in it, None where none is known.
     """
+    _note(session, rollout_id)
     found = session.get(EpisodeStateTable, rollout_id)
     last = session.get(StepTable, (rollout_id, n_steps - 1)) if n_steps else None
     wrote = [] if last is None else [span[0] for span in last.version_spans]
@@ -215,6 +265,8 @@ def count_stored(session: Session, rollout_id: str) -> int:
     Returns:
         Number of steps.
     """
+    if not _may_have_steps(session, rollout_id):
+        return 0
     return session.connection().scalar(_COUNT, {"key": rollout_id}) or 0
 
 
@@ -252,11 +304,13 @@ def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
     Returns:
         The steps in order.
     """
-    return read_steps_of(session, [rollout_id]).get(rollout_id, ())
+    rows = session.connection().execute(_READ_STEPS, {"keys": [rollout_id]})
+    reader = StreamReader()
+    return tuple(_record(row, reader) for row in rows)
 
 
-def read_steps_of(session: Session, rollout_ids: Collection[str]) -> dict[str, tuple[StepRecord, ...]]:
-    """Read the steps of rollouts with their full prompts.
+def read_packed_steps(session: Session, rollout_ids: Collection[str]) -> dict[str, list[StepPayload]]:
+    """Read the steps of rollouts with their full prompts, packed as the trainer gets them; no token id becomes an object.
 
     Args:
         session: The transaction.
@@ -268,8 +322,8 @@ def read_steps_of(session: Session, rollout_ids: Collection[str]) -> dict[str, t
     rows = session.connection().execute(_READ_STEPS, {"keys": list(rollout_ids)})
     found = {}
     for rollout_id, of_rollout in groupby(rows, lambda row: row.rollout_id):
-        reader = StreamReader()
-        found[rollout_id] = tuple(_record(row, reader) for row in of_rollout)
+        reader = PackedStreamReader()
+        found[rollout_id] = [_packed(row, reader) for row in of_rollout]
     return found
 
 
@@ -321,9 +375,10 @@ def _checked(
         "model_s": step.model_s,
         "env_s": step.env_s,
     }
-    tokens, logprobs, new = _ids(row["token_ids"]), np.frombuffer(row["logprobs"], dtype="<f4"), _ids(row["prompt_new"])
-    if len(logprobs) and len(logprobs) != len(tokens):
-        raise StoreError(f"{where} has {len(tokens)} tokens but {len(logprobs)} log-probs")
+    logprobs = np.frombuffer(row["logprobs"], dtype="<f4")
+    ntokens, nnew = len(row["token_ids"]) // PACKED_ID_BYTES, len(row["prompt_new"]) // PACKED_ID_BYTES
+    if len(logprobs) and len(logprobs) != ntokens:
+        raise StoreError(f"{where} has {ntokens} tokens but {len(logprobs)} log-probs")
     if not np.isfinite(logprobs).all():
         raise StoreError(f"{where} has a log-prob that is not a finite number")
     if len(step.image_sha256_new) != len(step.image_hw_new):
@@ -332,20 +387,20 @@ def _checked(
     if not begins and (before is None or before.segment != step.segment):
         raise StoreError(f"{where} continues segment {step.segment}, which the step before it is not of")
     held = 0 if begins or before is None else before.response_end
-    if (step.response_start, step.response_end) != (held + len(new), held + len(new) + len(tokens)):
+    if (step.response_start, step.response_end) != (held + nnew, held + nnew + ntokens):
         raise StoreError(
             f"{where} answers at [{step.response_start}, {step.response_end}) of its segment, but {held} tokens are stored of it, "
-            f"{len(new)} are new in the prompt and {len(tokens)} were sampled"
+            f"{nnew} are new in the prompt and {ntokens} were sampled"
         )
     position = 0
     for span in step.version_spans:
         if span[1] != position or span[2] <= span[1]:
             raise StoreError(f"{where}: version spans {row['version_spans']} do not follow each other from 0")
         position = span[2]
-    if step.version_spans and position != len(tokens):
-        raise StoreError(f"{where}: version spans cover {position} of {len(tokens)} tokens")
-    if len(new) and step.image_hw_new:
-        _check_images(where, new.tolist(), step.image_hw_new, placeholders())
+    if step.version_spans and position != ntokens:
+        raise StoreError(f"{where}: version spans cover {position} of {ntokens} tokens")
+    if nnew and step.image_hw_new:
+        _check_images(where, _ids(row["prompt_new"]).tolist(), step.image_hw_new, placeholders())
     return row
 
 
@@ -391,6 +446,36 @@ def _record(row: Any, reader: StreamReader) -> StepRecord:
         action=row.action,
         parse_error=row.parse_error,
         sampling=SamplingPayload(**row.sampling).to_value(),
+        finish_reason=FinishReason(row.finish_reason),
+        model_s=row.model_s,
+        env_s=row.env_s,
+    )
+
+
+def _packed(row: Any, reader: PackedStreamReader) -> StepPayload:
+    """A step of the database, which was checked when it was stored, and is not checked again."""
+    cut = PackedSlice(
+        row.segment,
+        row.response_start,
+        row.response_end,
+        row.prompt_new,
+        row.token_ids,
+        row.image_sha256_new,
+        row.image_hw_new,
+    )
+    prompt, hashes, sizes = reader.read(row.index, cut)
+    return StepPayload.model_construct(
+        index=row.index,
+        prompt_ids=_text(prompt),
+        token_ids=_text(row.token_ids),
+        logprobs=_text(row.logprobs),
+        version_spans=[tuple(span) for span in row.version_spans],
+        image_sha256=hashes,
+        image_hw=sizes,
+        text=row.text,
+        action=row.action,
+        parse_error=row.parse_error,
+        sampling=SamplingPayload.model_construct(**row.sampling),
         finish_reason=FinishReason(row.finish_reason),
         model_s=row.model_s,
         env_s=row.env_s,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, Table, bindparam, insert, select
 from sqlalchemy.exc import DBAPIError
@@ -46,6 +46,15 @@ _FIND_ROLLOUT = (
 _INSERT_TRAJECTORY = insert(_TRAJECTORIES)
 
 
+class AssignedRollout(NamedTuple):
+    """What a trajectory must agree with: the row of its rollout."""
+
+    group_id: str
+    task_id: str
+    purpose: str
+    phase: str
+
+
 class TrajectoryStore:
     """Transactions on the database, and the check of the splits.
 
@@ -68,6 +77,7 @@ class TrajectoryStore:
         self.placeholders = placeholders
         self._split_of = split_of
         self._registered: dict[str, str] = {}
+        self._unfinished: set[str] | None = None
         self._free: list[Session] = []
 
     @classmethod
@@ -107,10 +117,13 @@ class TrajectoryStore:
         session = self._free.pop() if self._free else Session(self._bind())
         try:
             with session.begin():
+                if self._unfinished is None:
+                    self._unfinished = stored_steps.unfinished_rollouts(session)
+                session.info[stored_steps.UNFINISHED] = self._unfinished
                 yield session
             self._free.append(session)
         except DBAPIError as error:
-            self._registered = {}
+            self._registered, self._unfinished = {}, None
             self._drop(session)
             if not is_outage(error):
                 raise
@@ -118,7 +131,7 @@ class TrajectoryStore:
                 f"the trajectory database cannot be used now: {outage_reason(error)}"
             ) from error
         except BaseException:  # whatever it was, the transaction was rolled back
-            self._registered = {}
+            self._registered, self._unfinished = {}, None
             self._drop(session)
             raise
 
@@ -189,12 +202,13 @@ class TrajectoryStore:
             raise StoreError(f"task {task_id} was of the {known} split when it was first run and is of {split} now")
         return task_family(task_id)
 
-    def add_trajectory(self, session: Session, row: TrajectoryPayload) -> bool:
+    def add_trajectory(self, session: Session, row: TrajectoryPayload, assigned: AssignedRollout | None = None) -> bool:
         """Add a trajectory with its steps.
 
         Args:
             session: The transaction.
             row: The trajectory.
+            assigned: Its rollout, where it is known to have no trajectory; None: it is looked up.
 
         Returns:
             False where its rollout has a trajectory already.
@@ -204,11 +218,15 @@ class TrajectoryStore:
                 follow those that are stored.
         """
         connection = session.connection()
-        rollout = connection.execute(_FIND_ROLLOUT, {"key": row.rollout_id}).first()
+        rollout = assigned
         if rollout is None:
-            raise StoreError(f"rollout {row.rollout_id} was never assigned")
-        if rollout.stored is not None:
-            return False
+            found = connection.execute(_FIND_ROLLOUT, {"key": row.rollout_id}).first()
+            if found is None:
+                raise StoreError(f"rollout {row.rollout_id} was never assigned")
+            *columns, stored = found
+            if stored is not None:
+                return False
+            rollout = AssignedRollout(*columns)
         if row.group_id != rollout.group_id and not _was_in_group(
             session, rollout.phase, rollout.task_id, row.group_id
         ):
