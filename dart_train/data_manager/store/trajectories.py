@@ -24,6 +24,7 @@ from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, S
 from dart_train.data_manager.store import steps as stored_steps
 from dart_train.data_manager.store.database import DatabaseLocation, is_outage, open_engine, outage_reason
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
+from dart_train.data_manager.store.prepared import PreparedStatement
 
 
 def _table(model: type[Any]) -> Table:
@@ -43,7 +44,9 @@ _FIND_ROLLOUT = (
     .outerjoin_from(_ROLLOUTS, _TRAJECTORIES, _TRAJECTORIES.c.rollout_id == _ROLLOUTS.c.rollout_id)
     .where(_ROLLOUTS.c.rollout_id == bindparam("key"))
 )
-_INSERT_TRAJECTORY = insert(_TRAJECTORIES)
+_INSERT_TRAJECTORY = PreparedStatement(
+    insert(_TRAJECTORIES), [each.key for each in _TRAJECTORIES.c if each.key != "seq"]
+)
 
 
 class AssignedRollout(NamedTuple):
@@ -241,8 +244,8 @@ class TrajectoryStore:
         family = self.register_task(session, row.task_id, row.purpose)
         stored_steps.complete(session, row, self.placeholders)
         versions = stored_steps.versions(session, row)
-        connection.execute(
-            _INSERT_TRAJECTORY,
+        _INSERT_TRAJECTORY.execute(
+            connection,
             {
                 "rollout_id": row.rollout_id,
                 "group_id": rollout.group_id,
