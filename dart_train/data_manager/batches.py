@@ -28,6 +28,7 @@ from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.pool import POOL, choose_success
 from dart_train.data_manager.queries import RewardedTrajectory, StoredSpans
 from dart_train.data_manager.store import work
+from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import (
     BatchMemberTable,
     BatchTable,
@@ -217,7 +218,7 @@ class BatchBuilder:
         uses = {(use.group_id, use.rollout_id, use.index): use for use in report.steps}
         counts: Counter[str | None] = Counter()
         trained: list[dict[str, Any]] = []
-        connection = session.connection()
+        connection = connection_of(session)
         for group_id, rollout_id, index, withheld in connection.execute(_REASONS, {"key": batch_id}):
             use = uses.get((group_id, rollout_id, index))
             if withheld is None and use is not None:
@@ -387,7 +388,7 @@ class BatchBuilder:
                             "reason": DISPLACED_REASON if source == DISPLACED else reason,
                         }
                     )
-        _ADD_MEMBER.execute(session.connection(), members)
+        _ADD_MEMBER.execute(connection_of(session), members)
         self._store.record_event(session, "batch_issued", batch_id=batch.batch_id, groups=len(candidates))
         return self._read(session, batch)
 
@@ -396,7 +397,7 @@ class BatchBuilder:
         rows: list[BatchRow] = []
         staleness: list[int] = []
         excluded_steps: Counter[str] = Counter()
-        members: Sequence[Any] = session.connection().execute(_MEMBERS, {"key": batch.batch_id}).all()
+        members: Sequence[Any] = connection_of(session).execute(_MEMBERS, {"key": batch.batch_id}).all()
         kept = [member for member in members if member.source != DISPLACED]
         excluded_steps[DISPLACED_REASON] = len(members) - len(kept)
         rollout_ids = {member.rollout_id for member in kept}

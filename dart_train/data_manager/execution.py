@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Table, bindparam, insert, update
 from sqlalchemy.orm import Session
 
 from dart_train.data_manager.store import work
+from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EventTable, GroupTable, PhaseTable, RolloutTable
 from dart_train.data_manager.store.prepared import PreparedStatement
 from dart_train.data_manager.store.trajectories import TrajectoryStore
@@ -103,7 +104,7 @@ class CommandExecutor:
         for command in commands:
             executor = self._executors.get(type(command))
             if executor is not None:
-                connection = connection or session.connection()
+                connection = connection or connection_of(session)
                 executor(session, connection, command)
 
     def issue_groups(self, session: Session, group_ids: Sequence[str]) -> None:
@@ -113,7 +114,7 @@ class CommandExecutor:
             session: The transaction.
             group_ids: The groups.
         """
-        session.connection().execute(_ISSUE_GROUP, [{"key": group_id} for group_id in group_ids])
+        connection_of(session).execute(_ISSUE_GROUP, [{"key": group_id} for group_id in group_ids])
 
     def record_event(self, connection: Connection, kind: str, **data: Any) -> None:
         """Add an event to the history.

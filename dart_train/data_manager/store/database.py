@@ -19,9 +19,10 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import Engine, create_engine, event, inspect
+from sqlalchemy import Connection, Engine, create_engine, event, inspect
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from dart_agent.errors import StoreError
@@ -165,6 +166,20 @@ def remove_results(where: DatabaseLocation) -> None:
             connection.exec_driver_sql("DROP TABLE alembic_version")
     finally:
         engine.dispose()
+
+
+CONNECTION = "connection"
+"""Key in `Session.info` of the connection whose transaction the session takes part in."""
+
+
+def connection_of(session: Session) -> Connection:
+    """Return the connection of a transaction, without what a session does for objects where there are none.
+
+    Args:
+        session: The transaction.
+    """
+    found: Connection | None = session.info.get(CONNECTION)
+    return session.connection() if found is None else found
 
 
 def dump_json(value: object) -> str:

@@ -34,6 +34,7 @@ from dart_agent.data_client.token_stream import (
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import FinishReason, StepRecord, VersionSpan
+from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EpisodeStateTable, StepTable
 from dart_train.data_manager.store.prepared import PreparedStatement
 
@@ -93,7 +94,7 @@ def unfinished_rollouts(session: Session) -> set[str]:
     Returns:
         Their ids.
     """
-    return set(session.connection().scalars(select(_STATES.c.rollout_id)))
+    return set(connection_of(session).scalars(select(_STATES.c.rollout_id)))
 
 
 def _may_have_steps(session: Session, rollout_id: str) -> bool:
@@ -143,7 +144,7 @@ def append_step(session: Session, rollout_id: str, step: StreamStepPayload, plac
         raise StoreError(f"step {step.index} of rollout {rollout_id} comes before step {step.index - 1}")
     row = _checked(rollout_id, step, before, placeholders)
     _note(session, rollout_id)
-    _INSERT_STEP.execute(session.connection(), row)
+    _INSERT_STEP.execute(connection_of(session), row)
     return True
 
 
@@ -173,7 +174,7 @@ def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholder
     for step in row.steps:
         added.append(_checked(row.rollout_id, step, before, placeholders))
         before = _StepBefore(step.segment, step.response_end)
-    connection = session.connection()
+    connection = connection_of(session)
     if added:
         _INSERT_STEP.execute(connection, added)
     if left_out:
@@ -193,7 +194,7 @@ def drop(session: Session, rollout_id: str) -> int:
     """
     if not _may_have_steps(session, rollout_id):
         return 0
-    connection = session.connection()
+    connection = connection_of(session)
     _forget(session, rollout_id)
     if not connection.execute(_DROP_STATE, {"key": rollout_id}).rowcount:
         return 0  # every step of an unfinished rollout is stored with the state after it
@@ -268,7 +269,7 @@ def count_stored(session: Session, rollout_id: str) -> int:
     """
     if not _may_have_steps(session, rollout_id):
         return 0
-    return session.connection().scalar(_COUNT, {"key": rollout_id}) or 0
+    return connection_of(session).scalar(_COUNT, {"key": rollout_id}) or 0
 
 
 def stored_digest(session: Session, rollout_id: str) -> str:
@@ -305,7 +306,7 @@ def read_steps(session: Session, rollout_id: str) -> tuple[StepRecord, ...]:
     Returns:
         The steps in order.
     """
-    rows = session.connection().execute(_READ_STEPS, {"keys": [rollout_id]})
+    rows = connection_of(session).execute(_READ_STEPS, {"keys": [rollout_id]})
     reader = StreamReader()
     return tuple(_record(row, reader) for row in rows)
 
@@ -320,7 +321,7 @@ def read_packed_steps(session: Session, rollout_ids: Collection[str]) -> dict[st
     Returns:
         By rollout, the steps in order; a rollout without steps is left out.
     """
-    rows = session.connection().execute(_READ_STEPS, {"keys": list(rollout_ids)})
+    rows = connection_of(session).execute(_READ_STEPS, {"keys": list(rollout_ids)})
     found = {}
     for rollout_id, of_rollout in groupby(rows, lambda row: row.rollout_id):
         reader = PackedStreamReader()
@@ -338,13 +339,13 @@ def read_slices(session: Session, rollout_id: str) -> list[StreamStepPayload]:
     Returns:
         The slices in order.
     """
-    return [_payload(row) for row in session.connection().execute(_READ_STEPS, {"keys": [rollout_id]})]
+    return [_payload(row) for row in connection_of(session).execute(_READ_STEPS, {"keys": [rollout_id]})]
 
 
 def _before(session: Session, rollout_id: str, index: int) -> _StepBefore | None:
     if not index:
         return None
-    found = session.connection().execute(_SEGMENT, {"key": rollout_id, "at": index - 1}).first()
+    found = connection_of(session).execute(_SEGMENT, {"key": rollout_id, "at": index - 1}).first()
     return None if found is None else _StepBefore(*found)
 
 

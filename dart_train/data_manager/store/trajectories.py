@@ -22,7 +22,14 @@ from dart_agent.types import Purpose, StopReason, Trajectory
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
 from dart_train.data_manager.store import steps as stored_steps
-from dart_train.data_manager.store.database import DatabaseLocation, is_outage, open_engine, outage_reason
+from dart_train.data_manager.store.database import (
+    CONNECTION,
+    DatabaseLocation,
+    connection_of,
+    is_outage,
+    open_engine,
+    outage_reason,
+)
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
 from dart_train.data_manager.store.prepared import PreparedStatement
 
@@ -118,12 +125,18 @@ class TrajectoryStore:
             StoreUnavailableError: The database is away; whether the transaction was committed is not known.
         """
         session = self._free.pop() if self._free else Session(self._bind())
+        bind = session.bind
+        own = bind if isinstance(bind, Connection) else None
         try:
-            with session.begin():
+            with session.begin() if own is None else own.begin():
+                if own is not None:
+                    session.info[CONNECTION] = own
                 if self._unfinished is None:
                     self._unfinished = stored_steps.unfinished_rollouts(session)
                 session.info[stored_steps.UNFINISHED] = self._unfinished
                 yield session
+                if own is not None and (session.in_transaction() or session.new):  # it has objects, or asked for some
+                    session.commit()
             self._free.append(session)
         except DBAPIError as error:
             self._registered, self._unfinished = {}, None
@@ -220,7 +233,7 @@ class TrajectoryStore:
             StoreError: The rollout was never assigned, was assigned as something else, its task may not be stored, or its steps do not
                 follow those that are stored.
         """
-        connection = session.connection()
+        connection = connection_of(session)
         rollout = assigned
         if rollout is None:
             found = connection.execute(_FIND_ROLLOUT, {"key": row.rollout_id}).first()
