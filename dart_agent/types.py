@@ -126,16 +126,25 @@ class StepRecord:
     env_s: float
 
 
-SOLVED_REWARD = 1.0
-"""Reward of a task that is solved as a whole."""
-
-
 class Purpose(StrEnum):
     """What a trajectory is for. Only `train` trajectories may reach the trainer's batches; only `demo` the warm start."""
 
     TRAIN = "train"
     DEMO = "demo"
     EVAL = "eval"
+
+
+class RewardKind(StrEnum):
+    """Where a reward came from (`dart_agent.rewards`)."""
+
+    EVALUATOR = "evaluator"
+    """The task's evaluator."""
+    CHECKPOINTS = "checkpoints"
+    """The task's evaluator, with partial credit for its checkpoints."""
+    PROGRAM = "program"
+    """A program of the user."""
+    JUDGE = "judge"
+    """A model that looked at screenshots."""
 
 
 class StopReason(StrEnum):
@@ -163,12 +172,14 @@ class StopReason(StrEnum):
     """The farm or the host failed; masked."""
     EVALUATOR_ERROR = "evaluator_error"
     """The evaluator raised; masked."""
+    REWARD_ERROR = "reward_error"
+    """The program or the judge model that rewards the episode gave no verdict; masked."""
     CANCELLED = "cancelled"
     """The caller stopped the episode; masked."""
 
     @property
     def end(self) -> EndReason:
-        """How the environment ended the episode: limits of every kind are its `max_steps`."""
+        """How the environment ended the episode: limits of every kind are its `max_steps`, and whoever judges it is an evaluator."""
         return _END_OF_STOP.get(self) or EndReason(self.value)
 
 
@@ -178,6 +189,7 @@ _END_OF_STOP = {
     StopReason.WALL_CLOCK: EndReason.MAX_STEPS,
     StopReason.LOOP: EndReason.MAX_STEPS,
     StopReason.CONTEXT: EndReason.MAX_STEPS,
+    StopReason.REWARD_ERROR: EndReason.EVALUATOR_ERROR,
 }
 
 
@@ -211,7 +223,10 @@ class WorkItem:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One finished episode, whatever its end. `reward` is None where there is no verdict (`end.masked`)."""
+    """One finished episode, whatever its end. `reward` is None where there is no verdict (`end.masked`).
+
+    reward_source: what judged it, or would have.
+    """
 
     rollout_id: str
     group_id: str
@@ -225,6 +240,7 @@ class Trajectory:
     started_at_s: float
     duration_s: float
     info: Mapping[str, Any] = field(default_factory=dict)
+    reward_source: RewardKind = RewardKind.EVALUATOR
 
     @property
     def end(self) -> EndReason:

@@ -58,8 +58,8 @@ class TaskWithAssets(Protocol):
         ...
 
     @property
-    def evaluator(self) -> EvaluatorLike:
-        """How the task is judged."""
+    def active_evaluators(self) -> Sequence[EvaluatorLike]:
+        """What judges the task on its desktop; none where it is judged otherwise."""
         ...
 
 
@@ -114,17 +114,18 @@ def task_assets(task: TaskWithAssets) -> tuple[Asset, ...]:
     """
     found: dict[str, Asset] = {}
     try:
-        for step in (*task.config, *task.evaluator.postconfig):
+        for step in (*task.config, *(step for evaluator in task.active_evaluators for step in evaluator.postconfig)):
             if step.type == "download":
                 for file in step.parameters["files"]:
                     url = str(file["url"])
                     name, digest = download_name(url, str(file["path"])), _declared(file.get("sha256"))
                     asset = Asset(task.id, "download", url, name, digest)
                     found.setdefault(asset.name, asset)
-        for config in (*task.evaluator.result_configs, *task.evaluator.expected_configs):
-            if config and config["type"] == "cloud_file":
-                for url, name, digest in cloud_files(config):
-                    found.setdefault(name, Asset(task.id, "cloud_file", url, name, digest))
+        for evaluator in task.active_evaluators:
+            for config in (*evaluator.result_configs, *evaluator.expected_configs):
+                if config and config["type"] == "cloud_file":
+                    for url, name, digest in cloud_files(config):
+                        found.setdefault(name, Asset(task.id, "cloud_file", url, name, digest))
     except (KeyError, TypeError) as error:
         raise TaskError(f"Task {task.id}: a download step or a cloud_file getter lacks {error}.") from error
     return tuple(found.values())

@@ -21,6 +21,7 @@ from dart_agent.strict_model import StrictModel
 from dart_agent.types import (
     FinishReason,
     Purpose,
+    RewardKind,
     SamplingParams,
     StepRecord,
     StopReason,
@@ -257,6 +258,7 @@ class TrajectoryPayload(DataManagerModel):
     started_at_s: float
     duration_s: float
     info: dict[str, Any] = Field(default_factory=dict)
+    reward_source: RewardKind = Field(default=RewardKind.EVALUATOR, description="what judged it, or would have")
 
     @property
     def end(self) -> EndReason:
@@ -293,6 +295,7 @@ class TrajectoryPayload(DataManagerModel):
             started_at_s=trajectory.started_at_s,
             duration_s=trajectory.duration_s,
             info=dict(trajectory.info),
+            reward_source=trajectory.reward_source,
         )
 
     def to_value(self) -> Trajectory:
@@ -311,6 +314,7 @@ class TrajectoryPayload(DataManagerModel):
             started_at_s=self.started_at_s,
             duration_s=self.duration_s,
             info=self.info,
+            reward_source=self.reward_source,
         )
 
 

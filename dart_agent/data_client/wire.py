@@ -43,7 +43,7 @@ from dart_agent.data_client.payloads import (
     WorkItemPayload,
 )
 from dart_agent.rollouts.episode_state import EpisodeState
-from dart_agent.types import Directive, Purpose
+from dart_agent.types import Directive, Purpose, RewardKind
 from dart_envs.types import EndReason
 
 Split = Literal["train", "validation", "test"]
@@ -235,7 +235,7 @@ class PhaseStatus(DataManagerModel):
 
 
 class EpisodeResult(DataManagerModel):
-    """Verdict of one (task, repeat) item of a phase. `version_min` and `version_max` bound the versions that wrote in it."""
+    """Verdict of `reward_source` on one (task, repeat) item of a phase. `version_min` and `version_max` bound the versions in it."""
 
     task_id: str
     family: str
@@ -247,6 +247,7 @@ class EpisodeResult(DataManagerModel):
     duration_s: float
     version_min: int | None = None
     version_max: int | None = None
+    reward_source: RewardKind = RewardKind.EVALUATOR
 
 
 class BatchRequest(DataManagerModel):

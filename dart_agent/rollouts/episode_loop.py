@@ -23,6 +23,8 @@ from typing import Any, Protocol
 from dart_agent.errors import ContextExceededError, PolicyUnavailableError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
 from dart_agent.prompts.exact_prefix import continues
+from dart_agent.rewards.evaluator import EvaluatorReward
+from dart_agent.rewards.source import EndedEpisode, RewardSource, reward_episode
 from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
 from dart_agent.rollouts.limits import NO_LIMITS, EpisodeLimits, LimitTracker, LimitUse
 from dart_agent.types import (
@@ -42,6 +44,7 @@ from dart_envs.actions import actions_to_dict
 from dart_envs.clock import SystemClock, wait_for
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
+from dart_envs.tasks import Task
 from dart_envs.types import Action, ActionType, DecodedAction, EndReason, Observation, RgbImage, StepResult, TaskLike
 from dart_server.wire import Clock
 
@@ -149,7 +152,7 @@ _GIVE_UP = Action(ActionType.FAIL)
 async def run_episode(
     env: EpisodeEnv,
     policy: Policy,
-    task: TaskLike,
+    task: Task,
     item: WorkItem,
     builder: PromptBuilder,
     *,
@@ -158,8 +161,11 @@ async def run_episode(
     on_step: Callable[[ObservedStep], Awaitable[None]] | None = None,
     journal: EpisodeJournal | None = None,
     resumed: ResumedEpisode | None = None,
+    rewards: RewardSource | None = None,
 ) -> Episode:
     """Play one episode of `task` to its end, from its beginning or from where `resumed` left it.
+
+    task: as `rewards.prepare` returned it. rewards: what gives the episode its reward; None: the environment's evaluator.
 
     Raises `dart_envs.errors.DartEnvError` when it could not begin, PolicyUnavailableError when the policy cannot answer (a
     ContextExceededError when not even the first prompt fits), and EpisodeStopped when the journal says so.
@@ -178,7 +184,7 @@ async def run_episode(
         asked_s = episode.clock.monotonic()
         asked = await _ask(policy, episode, observation, screen)
         if isinstance(asked, StopReason):
-            return episode.finish(task, await env.step(_NO_OP, last=True), asked)
+            return await episode.finish(task, await env.step(_NO_OP, last=True), asked, rewards)
         prompt, request, completion = asked
         answered_s = episode.clock.monotonic()
         parsed = builder.spec.parse(completion.text, prompt.points, observation.pointer)
@@ -198,7 +204,7 @@ async def run_episode(
         if result is not None and result.end is not None:
             if result.end is EndReason.FAIL and refusal is not None:
                 limit = StopReason.PARSE_ERROR
-            return episode.finish(task, result, limit)
+            return await episode.finish(task, result, limit, rewards)
         if journal is not None:
             directive = await journal.stored(tuple(episode.steps), screen[0], episode.state())
             if directive is not Directive.CONTINUE:
@@ -272,6 +278,7 @@ class _EpisodeRecorder:
         self.history = builder.new_history()
         self.steps: list[StepRecord] = []
         self.images: dict[str, RgbImage] = {}
+        self.earlier_images: Mapping[str, RgbImage] = {}
         self.hashes: list[str] = []
         self.messages: tuple[Mapping[str, Any], ...] = ()
         self.reset_s = 0.0
@@ -305,7 +312,7 @@ class _EpisodeRecorder:
 
     def restore(self, resumed: ResumedEpisode, instruction: str) -> None:
         """Go on after the steps of a saved episode."""
-        state = resumed.saved.state
+        state, self.earlier_images = resumed.saved.state, resumed.images
         self.limits.use = LimitUse(state.tokens, state.repeats, state.last_action)
         self.started_at_s, self.elapsed_before_s, self.reset_s = state.started_at_s, state.elapsed_s, state.reset_s
         for step in resumed.saved.steps_S:
@@ -399,7 +406,9 @@ class _EpisodeRecorder:
         )
         self.history.add(present, completion.text)
 
-    def finish(self, task: TaskLike, result: StepResult, limit: StopReason | None) -> Episode:
+    async def finish(
+        self, task: Task, result: StepResult, limit: StopReason | None, rewards: RewardSource | None
+    ) -> Episode:
         """The episode as the environment ended it; `limit`: what made its last step the last one."""
         item, info = self.item, result.info
         end = result.end or EndReason.MAX_STEPS
@@ -407,20 +416,20 @@ class _EpisodeRecorder:
         details = {"instruction": task.instruction, "reset_s": self.reset_s}
         if "outcome" in info:
             details["outcome"] = info["outcome"]
-        return Episode(
-            Trajectory(
-                rollout_id=item.rollout_id,
-                group_id=item.group_id,
-                task_id=item.task_id,
-                purpose=item.purpose,
-                phase=item.phase,
-                steps_S=tuple(self.steps),
-                reward=None if end.masked else float(result.reward),
-                stop=stop,
-                cause=info.get("cause"),
-                started_at_s=self.started_at_s,
-                duration_s=self.elapsed_s,
-                info=details,
-            ),
-            self.images,
+        trajectory = Trajectory(
+            rollout_id=item.rollout_id,
+            group_id=item.group_id,
+            task_id=item.task_id,
+            purpose=item.purpose,
+            phase=item.phase,
+            steps_S=tuple(self.steps),
+            reward=None if end.masked else float(result.reward),
+            stop=stop,
+            cause=info.get("cause"),
+            started_at_s=self.started_at_s,
+            duration_s=self.elapsed_s,
+            info=details,
         )
+        ended = EndedEpisode(task, trajectory, result.observation.screenshot, {**self.earlier_images, **self.images})
+        rewarded = await reward_episode(rewards or EvaluatorReward(), ended, self.clock)
+        return Episode(rewarded, self.images)

@@ -57,6 +57,7 @@ def record_episode(metrics: Path | None, clock: Clock, played: PlayedEpisode) ->
         "phase": trajectory.phase,
         "task": trajectory.task_id,
         "reward": trajectory.reward,
+        "reward_source": trajectory.reward_source.value,
         "end": trajectory.end.value,
         "stop": trajectory.stop.value,
         "steps": len(steps),

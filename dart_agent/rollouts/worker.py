@@ -29,6 +29,7 @@ from dart_agent.errors import (
     StoreRefusedError,
 )
 from dart_agent.prompts.builder import PromptBuilder
+from dart_agent.rewards.open import RewardOf, evaluator_reward, open_rewards
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import (
     Episode,
@@ -47,9 +48,10 @@ from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_po
 from dart_agent.rollouts.rejected import RejectedTrajectories
 from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
 from dart_agent.task_suites import load_task as load_known_task
-from dart_agent.types import SOLVED_REWARD, Directive, WorkItem, WorkSource, family_of
+from dart_agent.types import Directive, WorkItem, WorkSource, family_of
 from dart_envs.clock import SystemClock, wait_for
 from dart_envs.errors import DartEnvError
+from dart_envs.success import SUCCESS_AT, is_success
 from dart_envs.tasks import Task
 from dart_server.wire import Clock
 
@@ -72,7 +74,8 @@ class RolloutWorker:
     make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_solved_step:
     called with the task's id and each step of an episode that solved its task, after its end. rejected: folder that gets a file for each
     trajectory that the source refuses. partial: None: an episode that does not end here leaves nothing. family_limits: limits of the
-    episodes of a family, in place of those of `settings`.
+    episodes of a family, in place of those of `settings`. rewards: what rewards episodes of a purpose. success_at: least
+    reward of a success.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class RolloutWorker:
         rejected: Path | None = None,
         partial: PartialRollouts | None = None,
         family_limits: Mapping[str, FamilyLimits] | None = None,
+        rewards: RewardOf = evaluator_reward,
+        success_at: float = SUCCESS_AT,
     ) -> None:
         self.name = name
         self._source = source
@@ -110,6 +115,8 @@ class RolloutWorker:
         self._rejected_in_a_row = 0
         self._partial = partial
         self._family_limits = dict(family_limits or {})
+        self._rewards = rewards
+        self._success_at = success_at
         self._prompt_fitted = False
 
     async def run(self) -> None:
@@ -224,7 +231,7 @@ class RolloutWorker:
             ) from error
 
     def _task(self, item: WorkItem) -> Task:
-        task = self._load_task(item.task_id)
+        task = self._rewards(item.purpose).prepare(self._load_task(item.task_id))
         limits = self._family_limits.get(family_of(item.task_id))
         max_steps = item.max_steps if limits is None else limits.lower_steps(item.max_steps)
         return task.model_copy(update={"max_steps": max_steps}) if max_steps < task.max_steps else task
@@ -251,8 +258,9 @@ class RolloutWorker:
             on_step=keep,
             journal=journal,
             resumed=resumed,
+            rewards=self._rewards(item.purpose),
         )
-        if self._on_solved_step is not None and episode.trajectory.reward == SOLVED_REWARD:
+        if self._on_solved_step is not None and is_success(episode.trajectory.reward, self._success_at):
             for step in seen:
                 await self._on_solved_step(item.task_id, step)
         return episode
@@ -310,12 +318,13 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
             clock=clock,
         ) as data,
         await AsyncFarmClient.connect(config.farm_url, clock=clock) as farm,
+        open_rewards(config.reward, clock) as rewards,
     ):
         await data.release_worker(config.name)
         await release_former_leases(
             farm, lease_labels(config.name, config.known_data_address), await data.kept_leases()
         )
-        await play_rollouts(config, clock, data, farm, policies.make)
+        await play_rollouts(config, clock, data, farm, policies.make, rewards=rewards)
 
 
 async def play_rollouts(
@@ -325,6 +334,7 @@ async def play_rollouts(
     farm: FarmLike,
     make_policy: PolicyFactory,
     load_task: Callable[[str], Task] | None = None,
+    rewards: RewardOf = evaluator_reward,
 ) -> None:
     """The rollout worker of one configuration on connections that are open, until cancelled. load_task: None: as it is configured."""
     from dart_envs.envs.core import AsyncDesktopEnv
@@ -361,6 +371,8 @@ async def play_rollouts(
         rejected=config.local_folder / "rejected",
         partial=partial,
         family_limits=config.family_limits,
+        rewards=rewards,
+        success_at=config.reward.success_at,
     )
     beat = asyncio.create_task(_heartbeat(data.heartbeat, config, clock), name="heartbeat")
     try:

@@ -15,6 +15,7 @@ from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.data_client.address import DataManagerAddress
 from dart_agent.errors import ConfigError
 from dart_agent.prompts.settings import PromptSettings
+from dart_agent.rewards.settings import RewardSettings
 from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError
 from dart_agent.rollouts.limits import EpisodeLimits, FamilyLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
@@ -42,9 +43,9 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
     inference workers' places (policies `vllm` and `blank`). endpoint: where the model is (policy `endpoint`). images: directory or URL of
     the image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the
     embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. limits: what an episode may use beside its
-    turns. task_folder: folder of task files that is a suite in this run. family_limits: by family, in place of `limits`. partial: whether
-    unfinished episodes are kept. folder: has the folders `rejected` and `acting` with refused trajectories and marks of actions under way;
-    None: beside `images`.
+    turns. reward: where rewards come from. task_folder: folder of task files that is a suite in this run. family_limits: by family, in
+    place of `limits`. partial: whether unfinished episodes are kept. folder: has the folders `rejected` and `acting` with refused
+    trajectories and marks of actions under way; None: beside `images`.
     """
 
     name: str = Field(default="rollout-0", min_length=1, max_length=128)
@@ -62,6 +63,7 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
     on_parse_error: OnParseError = OnParseError.NO_ACTION
     parse_retries: int = Field(default=2, ge=1, le=16)
     limits: EpisodeLimits = EpisodeLimits()
+    reward: RewardSettings = RewardSettings()
     family_limits: dict[str, FamilyLimits] = Field(default_factory=dict)
     task_folder: TaskFolderSettings | None = None
     partial: PartialSettings = PartialSettings()

@@ -13,6 +13,7 @@ from typing import Any
 
 from dart_envs.evaluation.report import ALL, INFEASIBLE, EvaluationSummary, ReportRow, summarise
 from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode
+from dart_envs.success import is_success
 from dart_envs.tasks.requirements import group_refusals
 
 STYLE = """
@@ -286,7 +287,9 @@ def _cells(episode: EvaluationEpisode) -> str:
     if episode.reward is None:
         reward = f'<span class="none">{"error" if episode.end == POLICY_ERROR else "masked"}</span>'
     else:
-        reward = f'<span class="solved">{episode.reward:g}</span>' if episode.reward == 1.0 else f"{episode.reward:g}"
+        reward = (
+            f'<span class="solved">{episode.reward:g}</span>' if is_success(episode.reward) else f"{episode.reward:g}"
+        )
     refused = f", {episode.rejected_actions} refused" if episode.rejected_actions else ""
     return (
         f"<td>{reward}</td><td>{html.escape(episode.end)}{' (infeasible task)' if episode.infeasible else ''}</td>"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dart_envs.evaluation.run import POLICY_ERROR, EvaluationEpisode
+from dart_envs.success import count_successes
 
 Z = 1.959963984540054
 INFEASIBLE = "(infeasible)"
@@ -85,7 +86,7 @@ def summarise(episodes: Iterable[EvaluationEpisode]) -> EvaluationSummary:
 def _row(domain: str, episodes: Sequence[EvaluationEpisode]) -> ReportRow:
     judged = [episode for episode in episodes if episode.reward is not None]
     rewards = [float(episode.reward or 0.0) for episode in judged]
-    solved = sum(reward == 1.0 for reward in rewards)
+    solved = count_successes(rewards)
     nerrors = sum(episode.reward is None and episode.end == POLICY_ERROR for episode in episodes)
     interval = wilson(solved, len(judged)) or (None, None)
     return ReportRow(

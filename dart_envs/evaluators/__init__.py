@@ -7,18 +7,28 @@ itself raises `EvaluatorError`, never a silent 0. Non-goals: setup, deciding whe
 
 from __future__ import annotations
 
+from dart_envs.evaluators.checkpoints import evaluate_checkpoints
 from dart_envs.evaluators.getters import GETTERS
 from dart_envs.evaluators.metrics import METRICS
-from dart_envs.evaluators.scorer_choice import INFEASIBLE, Scorer, choose_scorer, parse_scorer, unsupported_parts
+from dart_envs.evaluators.scorer_choice import (
+    INFEASIBLE,
+    NO_EVALUATOR,
+    Scorer,
+    choose_scorer,
+    parse_scorer,
+    unsupported_parts,
+)
 from dart_envs.evaluators.scoring import evaluate
 
 __all__ = [
     "GETTERS",
     "INFEASIBLE",
     "METRICS",
+    "NO_EVALUATOR",
     "Scorer",
     "choose_scorer",
     "evaluate",
+    "evaluate_checkpoints",
     "parse_scorer",
     "unsupported_parts",
 ]

@@ -26,6 +26,8 @@ SCORER_VARIABLE = "DART_SCORER"
 ALLOW_CODE_VARIABLE = "DART_SCORER_ALLOW_CODE"
 INFEASIBLE = "infeasible"
 """The function of tasks that cannot be done: 1 exactly when the policy said so."""
+NO_EVALUATOR = "no_evaluator"
+"""The function of tasks that do not say how they are judged; no scorer has it."""
 
 
 class Scorer(StrEnum):
@@ -85,6 +87,8 @@ def equals_osworld(evaluator: EvaluatorLike) -> bool:
 
 def unsupported_parts(evaluator: EvaluatorLike) -> list[str]:
     """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
+    if NO_EVALUATOR in evaluator.functions:
+        return ["evaluator"]
     builtin, osworld = unsupported_by_builtin(evaluator), unsupported_by_osworld(evaluator)
     if not builtin or not osworld:
         return []

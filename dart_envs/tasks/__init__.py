@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dart_envs.tasks.folder import FolderFamily, FolderSuite
 from dart_envs.tasks.loader import BUNDLED_SUITES, load, load_data, load_file, load_suite, task_shape
-from dart_envs.tasks.model import Evaluator, SetupStep, Split, Task, parse_task
+from dart_envs.tasks.model import Checkpoint, Evaluator, Scoring, SetupStep, Split, Task, parse_task
 from dart_envs.tasks.script import ActionTemplate, ElementTarget, ScriptAction
 from dart_envs.tasks.splits import task_split
 from dart_envs.tasks.suite import Family, Suite, TaskDraft, image_shape
@@ -16,11 +16,13 @@ from dart_envs.tasks.suite import Family, Suite, TaskDraft, image_shape
 __all__ = [
     "BUNDLED_SUITES",
     "ActionTemplate",
+    "Checkpoint",
     "ElementTarget",
     "Evaluator",
     "Family",
     "FolderFamily",
     "FolderSuite",
+    "Scoring",
     "ScriptAction",
     "SetupStep",
     "Split",

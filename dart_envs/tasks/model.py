@@ -12,11 +12,20 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dart_envs import evaluators
 from dart_envs.errors import EvaluatorError, TaskError
@@ -58,6 +67,17 @@ class SetupStep(TaskModel):
 
 
 ConfigMapping = Mapping[str, Any]
+
+
+class Scoring(StrEnum):
+    """What judges a task at the end of an episode."""
+
+    EVALUATOR = "evaluator"
+    """Its evaluator."""
+    CHECKPOINTS = "checkpoints"
+    """Its evaluator, and where that is not fully satisfied, its checkpoints for partial credit."""
+    NONE = "none"
+    """Nothing on the desktop: the verdict is made elsewhere, and `evaluate` returns 0 for it."""
 
 
 class Evaluator(TaskModel):
@@ -112,9 +132,19 @@ class Evaluator(TaskModel):
         return tuple(options or {} for options in self._per_function(self.options))
 
 
+class Checkpoint(TaskModel):
+    """A part of a task that earns credit by itself. weight: relative to that of the task's own evaluator, which is 1."""
+
+    evaluator: Evaluator
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    name: str = Field(default="", max_length=200)
+
+
 class Task(TaskModel):
     """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
 
+    evaluator: left out where only a program or a judge model can say how an episode went (`dart_agent.rewards`).
+    checkpoints: what earns partial credit where such credit is asked for (`scored`), and nothing otherwise.
     max_steps: actions one episode may take. publish_setup: False where setup is so quick that a snapshot per task is
     not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
     screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the setup begins (see
@@ -126,7 +156,7 @@ class Task(TaskModel):
     id: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
     instruction: str = Field(min_length=1)
     config: tuple[SetupStep, ...] = ()
-    evaluator: Evaluator
+    evaluator: Evaluator = Evaluator(func=evaluators.NO_EVALUATOR)
     snapshot: str = ""
     source: str | tuple[str, ...] = ""
     trajectory: str = ""
@@ -146,10 +176,12 @@ class Task(TaskModel):
     image: str = "basic"
     min_resolution: tuple[int, int] = (640, 400)
     starts_at: AwareDatetime | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
     oracle_script: tuple[ActionTemplate, ...] = Field(default=(), alias="oracle")
     near_miss_script: tuple[ActionTemplate, ...] = Field(default=(), alias="near_miss")
     exploit_scripts: tuple[tuple[ActionTemplate, ...], ...] = Field(default=(), alias="exploits")
     origin: Path | None = Field(default=None, exclude=True)
+    _scoring: Scoring = PrivateAttr(default=Scoring.EVALUATOR)
 
     @field_validator("config", mode="before")
     @classmethod
@@ -163,12 +195,44 @@ class Task(TaskModel):
             raise ValueError(f"a desktop's clock goes from {EARLIEST_CLOCK:%Y-%m-%d} to {LATEST_CLOCK:%Y-%m-%d}")
         return value
 
+    @model_validator(mode="after")
+    def _checkpoints_have_an_end(self) -> Self:
+        if self.checkpoints and not self.has_evaluator:
+            raise ValueError("checkpoints earn partial credit beside an evaluator: give the task an evaluator, too")
+        return self
+
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether the task says how it is judged."""
+        return evaluators.NO_EVALUATOR not in self.evaluator.functions
+
+    @property
+    def scoring(self) -> Scoring:
+        """What judges it at the end of an episode."""
+        return self._scoring
+
+    def scored(self, scoring: Scoring) -> Self:
+        """Return the same task, judged in a certain way."""
+        task = self.model_copy()
+        task._scoring = scoring
+        return task
+
+    @property
+    def active_evaluators(self) -> tuple[Evaluator, ...]:
+        """What judges it on its desktop."""
+        if self.scoring is Scoring.NONE:
+            return ()
+        parts = self.checkpoints if self.scoring is Scoring.CHECKPOINTS else ()
+        return (self.evaluator, *(part.evaluator for part in parts))
+
     @cached_property
     def content_hash(self) -> str:
         """sha256 (hex) over everything that makes this task what it is."""
         content = self.model_dump(mode="json", by_alias=True, exclude={"origin"})
         if self.starts_at is None:
             del content["starts_at"]
+        if not self.checkpoints:
+            del content["checkpoints"]
         return _digest({key: value for key, value in content.items() if key not in NOT_HASHED})
 
     @property
@@ -179,8 +243,11 @@ class Task(TaskModel):
     @property
     def unsupported(self) -> tuple[str, ...]:
         """What this task needs that neither the builtin metrics nor OSWorld's scorer have, in words; empty when it can run."""
-        steps = {step.type for step in (*self.config, *self.evaluator.postconfig)} & NETWORK_STEPS
-        return (*(f"setup step {name!r}" for name in sorted(steps)), *evaluators.unsupported_parts(self.evaluator))
+        judging = self.active_evaluators
+        later = (step for evaluator in judging for step in evaluator.postconfig)
+        steps = {step.type for step in (*self.config, *later)} & NETWORK_STEPS
+        parts = dict.fromkeys(part for evaluator in judging for part in evaluators.unsupported_parts(evaluator))
+        return (*(f"setup step {name!r}" for name in sorted(steps)), *parts)
 
     def setup_key(self, image_digest: str, shape: DesktopShape) -> str:
         """Identity of the prepared state (64 hex digits): image, screen, font size, steps, the files they bring along, and
@@ -201,10 +268,12 @@ class Task(TaskModel):
         """Raise TaskError where the task needs what is not there, or a larger screen (width, height in pixels)."""
         if self.unsupported:
             raise TaskError(f"Task {self.id} cannot run: no {', no '.join(self.unsupported)}.")
-        if evaluators.INFEASIBLE not in self.evaluator.functions:
+        for evaluator in self.active_evaluators:
+            if evaluators.INFEASIBLE in evaluator.functions:
+                continue
             try:
                 evaluators.choose_scorer(
-                    self.evaluator, evaluators.parse_scorer(None), osworld_semantics=self.is_osworld_task
+                    evaluator, evaluators.parse_scorer(None), osworld_semantics=self.is_osworld_task
                 )
             except EvaluatorError as error:
                 raise TaskError(f"Task {self.id} cannot be judged: {error}") from error
@@ -233,9 +302,19 @@ class Task(TaskModel):
         end: how the episode ended, needed for tasks that cannot be done. scorer: auto, builtin or osworld (None: what `DART_SCORER`
         says).
         """
-        return await evaluators.evaluate(
-            desktop, self.evaluator, end=end, scorer=scorer, osworld_semantics=self.is_osworld_task, task_id=self.id
+        if self.scoring is Scoring.NONE:
+            return Outcome(0.0, {"scoring": Scoring.NONE.value})
+        judge = partial(
+            evaluators.evaluate,
+            desktop,
+            end=end,
+            scorer=scorer,
+            osworld_semantics=self.is_osworld_task,
+            task_id=self.id,
         )
+        if self.scoring is Scoring.CHECKPOINTS:
+            return await evaluators.evaluate_checkpoints(judge, self.evaluator, self.checkpoints)
+        return await judge(self.evaluator)
 
     async def oracle(self, desktop: Desktop, *, step: int = 0) -> Sequence[Action | DecodedAction]:
         """Actions of the solution from its `step`-th on, as far as the screen shows their targets now.

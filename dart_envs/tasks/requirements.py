@@ -38,11 +38,6 @@ class TaskWithRequirements(assets.TaskWithAssets, Protocol):
         """The setup steps."""
         ...
 
-    @property
-    def evaluator(self) -> Any:
-        """The evaluator, with `result`, `expected` and `postconfig`."""
-        ...
-
     def check_runnable(self, resolution: tuple[int, int]) -> None:
         """Raise TaskError where the task cannot run on such a screen (width, height in pixels)."""
         ...
@@ -205,11 +200,11 @@ def web_addresses(task: TaskWithRequirements) -> tuple[str, ...]:
         Addresses and names of getters, in the order of the task file; empty where it needs no web.
     """
     found: list[str] = []
-    for step in (*task.config, *task.evaluator.postconfig):
+    for step in (*task.config, *(step for evaluator in task.active_evaluators for step in evaluator.postconfig)):
         if step.type == "chrome_open_tabs":
             found += [address for address in step.parameters["urls_to_open"] if _is_in_the_web(str(address))]
-    for given in (task.evaluator.result, task.evaluator.expected):
-        getters = given if isinstance(given, tuple) else (given,)
+    for evaluator in task.active_evaluators:
+        getters = (*evaluator.result_configs, *evaluator.expected_configs)
         found += [f"the getter {one['type']}" for one in getters if one and one.get("type") in WEB_GETTERS]
     return tuple(found)
 

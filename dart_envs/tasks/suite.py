@@ -24,7 +24,7 @@ class TaskDraft:
     """What a family draws for one variation, as JSON-like data in OSWorld's form.
 
     near_miss: a plausible wrong play. exploits: plays that leave something like the result without doing the task, such as a
-    shortcut through the shell, or the artefact with nothing right in it.
+    shortcut through the shell, or the artefact with nothing right in it. checkpoints: parts that earn partial credit.
     """
 
     instruction: str
@@ -33,6 +33,7 @@ class TaskDraft:
     oracle: Sequence[Mapping[str, Any]]
     near_miss: Sequence[Mapping[str, Any]]
     exploits: Sequence[Sequence[Mapping[str, Any]]] = ()
+    checkpoints: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Family:
             "oracle": draft.oracle,
             "near_miss": draft.near_miss,
             "exploits": draft.exploits,
+            "checkpoints": draft.checkpoints,
             "image": image,
             "snapshot": "base",
             "related_apps": [self.app],

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
+from dart_envs.success import SUCCESS_AT
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings, RolloutRule
@@ -96,8 +97,12 @@ class CurationSection(StrictModel):
             return section
         return {**CURATION_PRESETS.get(section.get("preset", "none"), {}), **section}
 
-    def settings(self) -> CurationSettings:
-        """Return the scheduler's settings with the same values."""
+    def settings(self, success_at: float = SUCCESS_AT) -> CurationSettings:
+        """Return the scheduler's settings with the same values.
+
+        Args:
+            success_at: Least reward of a rollout that succeeded (`reward.success_at`).
+        """
         return CurationSettings(
             evidence=self.evidence,
             task_sampler=TaskSamplerSettings(rule=self.task_sampling, floor=self.task_sampling_floor),
@@ -116,4 +121,5 @@ class CurationSection(StrictModel):
             experience_pool=ExperiencePoolSettings(
                 enabled=self.experience_pool, max_age=self.pool_max_age, max_uses=self.pool_max_uses
             ),
+            success_at=success_at,
         )

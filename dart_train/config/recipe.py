@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import model_validator
 
 from dart_agent.inference.decisions.weight_updates import UpdateMode
+from dart_agent.rewards.settings import RewardSettings
 from dart_agent.strict_model import StrictModel
 from dart_train.config.curation import CurationSection
 from dart_train.config.data import DataSection
@@ -44,6 +45,7 @@ class Recipe(StrictModel):
         inference: The vLLM workers.
         data: Where trajectories are stored.
         rollout: How training rollouts are sampled.
+        reward: Where rewards come from, and what counts as a success.
         curation: Adaptive data curation.
         train: GRPO.
         eval: Evaluation.
@@ -61,6 +63,7 @@ class Recipe(StrictModel):
     inference: InferenceSection = InferenceSection()
     data: DataSection = DataSection()
     rollout: RolloutSection = RolloutSection()
+    reward: RewardSettings = RewardSettings()
     curation: CurationSection = CurationSection()
     train: TrainSection = TrainSection()
     eval: EvalSection = EvalSection()

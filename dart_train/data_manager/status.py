@@ -19,7 +19,7 @@ from dart_agent.data_client.wire import (
     FamilyResult,
     PhaseStatus,
 )
-from dart_agent.types import Purpose
+from dart_agent.types import Purpose, RewardKind
 from dart_envs.types import EndReason
 from dart_train.data_manager.pool import count_uses
 from dart_train.data_manager.queries import IMPORT_PREFIX
@@ -100,6 +100,7 @@ def results(session: Session, phase: str) -> list[EpisodeResult]:
             duration_s=row.duration_s,
             version_min=row.version_min,
             version_max=row.version_max,
+            reward_source=RewardKind(row.reward_source),
         )
         for repeat, row in session.execute(query)
     ]
@@ -121,6 +122,7 @@ def stats(session: Session, state: SchedulerState, tallies: Tallies, window: int
     for phase in state.phases.values():
         rollouts.update(phase.counts)
     running = [rollout.assigned_s for rollout in state.rollouts.values() if rollout.state == "assigned"]
+    success_at = state.settings.curation.success_at
     latest = [history.rewards for history in state.outcomes.tasks.values()]
     rates = {family: state.outcomes.families[family].success_rate(window) for family in tallies.by_family}
     return DataManagerStats(
@@ -144,7 +146,7 @@ def stats(session: Session, state: SchedulerState, tallies: Tallies, window: int
         latest_version=session.scalar(select(func.max(VersionTable.version))),
         success_rate={family: rate for family, rate in rates.items() if rate is not None},
         curation=_curation(session),
-        pass_at_k={k: mean for k in PASS_AT if (mean := mean_pass_at_k(latest, k)) is not None},
+        pass_at_k={k: mean for k in PASS_AT if (mean := mean_pass_at_k(latest, k, success_at)) is not None},
     )
 
 

@@ -154,7 +154,7 @@ def data_manager(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         checkpoint=start_model(recipe, paths),
         scheduling=scheduling_settings(recipe),
         batch=batch_settings(recipe),
-        curation=recipe.curation.settings(),
+        curation=recipe.curation.settings(recipe.reward.success_at),
         task_folder=recipe.tasks.task_folder,
     )
     return python_module("data-manager", "dart_train.data_manager", config, paths, restarts=5, endless=True)
@@ -234,6 +234,7 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
         max_pixels=recipe.model.max_pixels,
         history=recipe.model.history,
         limits=limits,
+        reward=recipe.reward,
         family_limits={
             family: FamilyLimits(max_steps=own.max_steps)
             if policy == "oracle"

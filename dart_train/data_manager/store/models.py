@@ -97,7 +97,7 @@ class RolloutTable(StoreBase):
 
 
 class TrajectoryTable(StoreBase):
-    """One finished episode; it is never changed."""
+    """One finished episode; it is never changed. `reward_source` is what judged it, or would have (`dart_agent.types.RewardKind`)."""
 
     __tablename__ = "trajectories"
     seq: Mapped[int] = mapped_column(primary_key=True)
@@ -108,6 +108,7 @@ class TrajectoryTable(StoreBase):
     purpose: Mapped[str]
     phase: Mapped[str]
     reward: Mapped[float | None]
+    reward_source: Mapped[str]
     end: Mapped[str]
     stop: Mapped[str]
     cause: Mapped[str | None]

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.errors import StoreError, StoreUnavailableError
-from dart_agent.types import Purpose, StopReason, Trajectory
+from dart_agent.types import Purpose, RewardKind, StopReason, Trajectory
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
 from dart_train.data_manager.store import steps as stored_steps
@@ -267,6 +267,7 @@ class TrajectoryStore:
                 "purpose": row.purpose.value,
                 "phase": row.phase,
                 "reward": row.reward,
+                "reward_source": row.reward_source.value,
                 "end": row.end.value,
                 "stop": row.stop.value,
                 "cause": row.cause,
@@ -323,6 +324,7 @@ def read_trajectory(session: Session, row: TrajectoryTable) -> Trajectory:
         started_at_s=row.started_at_s,
         duration_s=row.duration_s,
         info=row.info,
+        reward_source=RewardKind(row.reward_source),
     )
 
 

@@ -1,0 +1,182 @@
+r"""The reward that a user's program gives.
+
+    stdin    one JSON object: task_id, instruction, purpose, phase, stop, end, duration_s, steps [{index, text, action, parse_error}],
+             evaluator (reward and outcome of the task's evaluator; null where it has none), screenshots_png (base64, the final screen last)
+    stdout   one line, a JSON object: {"reward": 0.5} with a number in [0, 1], and "details" (an object) where it likes;
+             {"reward": null, "cause": "..."} says that there is no verdict
+    exit     code 0
+
+Role: runs the program once for each episode. Rule: argv only, no shell, a process group of its own that is killed after the time limit and
+when the worker stops; at most `MAX_OUTPUT_BYTES` of output are read. Everything else than the above is no verdict, and the cause says what
+it was: whether the program did not start, took too long, failed, said too much, or said something else. Non-goals: trust; the program runs
+as the user of the rollout worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import signal
+from typing import Any
+
+from dart_agent.rewards.settings import ProgramSettings
+from dart_agent.rewards.source import EndedEpisode, RewardError, Verdict, prepare_task
+from dart_agent.types import RewardKind
+from dart_envs.clock import SYSTEM_CLOCK, wait_for
+from dart_envs.observations.transforms import encode_png
+from dart_envs.tasks import Task
+from dart_server.wire import Clock
+
+MAX_OUTPUT_BYTES = 65_536
+"""Of standard output; of standard error the first bytes are kept and the others read and forgotten."""
+_TOLD_STDERR = 300
+_CHUNK_BYTES = 16_384
+_KEYS = frozenset({"reward", "details", "cause"})
+
+
+class ProgramReward:
+    """A user's program.
+
+    Args:
+        settings: What is run.
+        clock: Clock of the time limit.
+    """
+
+    kind = RewardKind.PROGRAM
+
+    def __init__(self, settings: ProgramSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._settings = settings
+        self._clock = clock
+
+    def prepare(self, task: Task) -> Task:
+        """Return the task, judged by its evaluator where it has one: the program is told what that said."""
+        return prepare_task(self.kind, task)
+
+    async def reward(self, ended: EndedEpisode) -> Verdict:
+        """Run the program on an episode."""
+        record = await asyncio.to_thread(self._record, ended)
+        return parse_reply(await self._run(record))
+
+    def _record(self, ended: EndedEpisode) -> bytes:
+        count = self._settings.screenshots
+        record = episode_record(ended)
+        screens = ended.last_screens(count) if count else []
+        record["screenshots_png"] = [base64.b64encode(encode_png(screen)).decode("ascii") for screen in screens]
+        return json.dumps(record).encode("utf-8") + b"\n"
+
+    async def _run(self, record: bytes) -> bytes:
+        """Standard output of one run. Raises RewardError."""
+        argv = self._settings.argv
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+            )
+        except OSError as error:
+            raise RewardError(f"{argv[0]} did not start: {error.strerror}") from None
+        try:
+            output, said = await wait_for(self._clock, self._settings.timeout_s, _converse(process, record))
+        except TimeoutError:
+            raise RewardError(
+                f"{argv[0]} took more than {self._settings.timeout_s:g} s: make it faster, or raise reward.program.timeout_s"
+            ) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        if process.returncode != 0:
+            told = said.decode("utf-8", "replace").strip()[-_TOLD_STDERR:]
+            raise RewardError(f"{argv[0]} ended with exit code {process.returncode}: {told or 'it said nothing'}")
+        return output
+
+
+async def _converse(process: asyncio.subprocess.Process, record: bytes) -> tuple[bytes, bytes]:
+    """Send the record, read both outputs, and wait for the end. Raises RewardError where standard output is too long."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    async def send(stdin: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
+            stdin.write(record)
+            await stdin.drain()
+        stdin.close()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(send(process.stdin))
+        output = group.create_task(_read(process.stdout))
+        said = group.create_task(_read(process.stderr))
+    await process.wait()
+    if len(output.result()) > MAX_OUTPUT_BYTES:
+        raise RewardError(f"the program wrote more than {MAX_OUTPUT_BYTES} bytes: it answers one line")
+    return output.result(), said.result()
+
+
+async def _read(stream: asyncio.StreamReader) -> bytes:
+    """What a stream says, as far as one byte more than may be said; the rest is read and forgotten."""
+    kept = b""
+    while chunk := await stream.read(_CHUNK_BYTES):
+        kept += chunk[: max(0, MAX_OUTPUT_BYTES + 1 - len(kept))]
+    return kept
+
+
+def episode_record(ended: EndedEpisode) -> dict[str, Any]:
+    """Describe an episode for a program.
+
+    Args:
+        ended: The episode.
+
+    Returns:
+        JSON values, without screenshots.
+    """
+    trajectory = ended.trajectory
+    judged = None
+    if ended.task.active_evaluators:
+        judged = {"reward": trajectory.reward, "outcome": trajectory.info.get("outcome", {})}
+    return {
+        "task_id": trajectory.task_id,
+        "instruction": ended.task.instruction,
+        "purpose": trajectory.purpose.value,
+        "phase": trajectory.phase,
+        "stop": trajectory.stop.value,
+        "end": trajectory.end.value,
+        "duration_s": trajectory.duration_s,
+        "steps": [
+            {"index": step.index, "text": step.text, "action": step.action, "parse_error": step.parse_error}
+            for step in trajectory.steps_S
+        ],
+        "evaluator": judged,
+    }
+
+
+def parse_reply(output: bytes) -> Verdict:
+    """Read the verdict of a program.
+
+    Args:
+        output: What it wrote to standard output.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        RewardError: It is no verdict, or says that there is none.
+    """
+    try:
+        lines = output.decode("utf-8").strip().splitlines()
+        reply = json.loads(lines[0]) if len(lines) == 1 else None
+    except ValueError:
+        reply = None
+    if not isinstance(reply, dict) or not {"reward"} <= reply.keys() <= _KEYS:
+        shown = output[:_TOLD_STDERR].decode("utf-8", "replace").strip()
+        raise RewardError(f'the program must answer one line like {{"reward": 0.5}}, and answered {shown!r}')
+    reward, details = reply["reward"], reply.get("details", {})
+    if reward is None:
+        raise RewardError(str(reply.get("cause") or "the program gives no verdict"))
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
+        raise RewardError(f"the program must answer a reward between 0 and 1, not {reward!r}")
+    if not isinstance(details, dict):
+        raise RewardError(f"the details of a reward are a JSON object, not {details!r}")
+    return Verdict(float(reward), {"program": details})
