@@ -21,6 +21,7 @@ from dart_envs import tasks
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.success import is_success
 from dart_server.wire import DesktopShape
 
 PARTS = ("lockstep", "steps", "straggler", "gym", "trajectories")
@@ -147,7 +148,7 @@ async def _trajectories(args: argparse.Namespace) -> dict[str, Any]:
                         faults += 1
                         print(f"{task.id}: {error}", file=sys.stderr)
                         continue
-                    done, steps, solved = done + 1, steps + taken, solved + (result.reward == 1.0)
+                    done, steps, solved = done + 1, steps + taken, solved + is_success(result.reward)
 
         await asyncio.gather(*(play(number) for number in range(args.desktops)))
         minutes = (time.perf_counter() - started_s) / 60

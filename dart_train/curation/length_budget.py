@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from dart_agent.strict_model import StrictModel
+from dart_envs.success import SUCCESS_AT, count_successes
 
 
 class LengthBudgetSettings(StrictModel):
@@ -38,6 +39,7 @@ def length_budget(
     *,
     recent_rewards: Sequence[float] = (),
     chance: float = 1.0,
+    success_at: float = SUCCESS_AT,
 ) -> int:
     """Compute the step limit of the episodes of a group.
 
@@ -47,13 +49,15 @@ def length_budget(
         settings: Settings of the length budget.
         recent_rewards: Rewards of the latest rollouts; if all of them failed, nothing is shortened.
         chance: A number drawn uniformly from [0, 1) for this group.
+        success_at: Least reward of a success.
 
     Returns:
         The step limit, at most `limit`.
     """
     if not settings.enabled or len(success_lengths) < settings.min_successes:
         return limit
-    failing = bool(recent_rewards) and settings.full_length_fraction > 0 and max(recent_rewards) <= 0
+    failing = bool(recent_rewards) and not count_successes(recent_rewards, success_at)
+    failing = failing and settings.full_length_fraction > 0
     if failing or chance < settings.full_length_fraction:
         return limit
     return min(limit, max(success_lengths) + settings.margin_steps)

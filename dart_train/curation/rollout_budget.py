@@ -20,6 +20,7 @@ from typing import Literal
 from pydantic import Field
 
 from dart_agent.strict_model import StrictModel
+from dart_envs.success import SUCCESS_AT, count_successes
 
 RolloutRule = Literal["dart", "smooth"]
 SMOOTH_WINDOW = 4
@@ -53,20 +54,23 @@ def evidence_size(full: int, settings: RolloutBudgetSettings) -> int:
     return full if settings.rule == "dart" else SMOOTH_WINDOW * full
 
 
-def rollout_budget(full: int, recent_rewards: Sequence[float], settings: RolloutBudgetSettings) -> int:
+def rollout_budget(
+    full: int, recent_rewards: Sequence[float], settings: RolloutBudgetSettings, success_at: float = SUCCESS_AT
+) -> int:
     """Compute the size of the next group.
 
     Args:
         full: N, the size without reduction.
         recent_rewards: Rewards of the latest `evidence_size` rollouts.
         settings: Settings of the rollout budget.
+        success_at: Least reward of a success.
 
     Returns:
         Number of rollouts, at most N.
     """
     if not settings.enabled:
         return full
-    successes = sum(reward > 0 for reward in recent_rewards)
+    successes = count_successes(recent_rewards, success_at)
     if settings.rule == "smooth":
         rate = (successes + 1) / (len(recent_rewards) + 2)
         share = 1.0 if rate <= 0.5 else 4 * rate * (1 - rate)

@@ -25,6 +25,7 @@ from typing import Literal
 from pydantic import Field
 
 from dart_agent.strict_model import StrictModel
+from dart_envs.success import SUCCESS_AT, count_successes
 from dart_train.curation.weighted_draw import WeightedDraw
 
 TaskSamplingRule = Literal["uniform", "family-difficulty", "learnability"]
@@ -71,16 +72,17 @@ def family_weights(
     return weights
 
 
-def learnability(rewards: Sequence[float]) -> float:
+def learnability(rewards: Sequence[float], success_at: float = SUCCESS_AT) -> float:
     """Estimate how much a task can teach.
 
     Args:
         rewards: Rewards of its latest rollouts.
+        success_at: Least reward of a success.
 
     Returns:
         A number in (0, 1]; 1 for a task that was never run.
     """
-    count, successes = len(rewards), sum(reward > 0 for reward in rewards)
+    count, successes = len(rewards), count_successes(rewards, success_at)
     variance = (1 + successes) * (1 + count - successes) / ((count + 2) * (count + 3))
     return min(1.0, 4 * variance + UNSEEN_OPTIMISM / (count + 1))
 
@@ -92,6 +94,7 @@ class TaskSampler:
         tasks_by_family: At least one task id per family.
         settings: Settings of the task sampler.
         runs: Groups opened so far per task id.
+        success_at: Least reward of a success.
     """
 
     def __init__(
@@ -99,10 +102,13 @@ class TaskSampler:
         tasks_by_family: Mapping[str, Sequence[str]],
         settings: TaskSamplerSettings,
         runs: Mapping[str, int] | None = None,
+        *,
+        success_at: float = SUCCESS_AT,
     ) -> None:
         self.families = sorted(tasks_by_family)
         self._tasks = tasks_by_family
         self._settings = settings
+        self._success_at = success_at
         self._runs = Counter(runs or {})
         self._fewest: dict[str, list[str]] = {family: [] for family in self.families}
         self._numbers: dict[str, int] = {}
@@ -124,7 +130,8 @@ class TaskSampler:
         """
         number = self._numbers.get(task_id)
         if self._draw is not None and number is not None:
-            self._draw.change(number, self._scales[number] * (self._settings.floor + learnability(rewards)))
+            learnable = learnability(rewards, self._success_at)
+            self._draw.change(number, self._scales[number] * (self._settings.floor + learnable))
 
     def choose(self, success_rates: Mapping[str, float], random: Random) -> str:
         """Choose the next task and count it as run.

@@ -200,7 +200,9 @@ def import_command(
         store = TrajectoryStore.open(database_location(recipe, paths), SuiteCatalog(recipe.tasks.task_folder).split_of)
         try:
             images = open_images(image_location(recipe, paths))
-            imported, left_out = import_trajectories(store, images, source, name or source.resolve().name.lower())
+            imported, left_out = import_trajectories(
+                store, images, source, name or source.resolve().name.lower(), recipe.reward.success_at
+            )
         finally:
             store.close()
         print(json.dumps({"imported": imported, "left_out": dict(left_out)}, indent=2))
@@ -226,7 +228,9 @@ def gc(
         from dart_envs.clock import SYSTEM_CLOCK
         from dart_train.data_commands.garbage import ImageRetention, collect_garbage
 
-        retention = ImageRetention(keep_days, not drop_successes, not drop_demonstrations)
+        retention = ImageRetention(
+            keep_days, not drop_successes, not drop_demonstrations, opened.recipe.reward.success_at
+        )
         report = collect_garbage(session, opened.images, retention, SYSTEM_CLOCK.time(), dry_run=dry_run)
         print(json.dumps(asdict(report) | {"dry_run": dry_run}, indent=2))
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.types import Purpose
+from dart_envs.success import SUCCESS_AT
 from dart_train.data_manager.recovery import LIVE_GROUP_STATES
 from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, GroupTable, StepTable, TrajectoryTable
 
@@ -33,11 +34,13 @@ class ImageRetention:
         keep_days: Images of trajectories that are older may go; None: all are kept, and only blobs that no step names go.
         keep_successes: Whether successful training trajectories are kept for ever: the experience pool may need them.
         keep_demonstrations: Whether demonstrations are kept for ever.
+        success_at: Least reward of a success.
     """
 
     keep_days: float | None = None
     keep_successes: bool = True
     keep_demonstrations: bool = True
+    success_at: float = SUCCESS_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def expired_rollouts(session: Session, retention: ImageRetention, now_s: float) 
         query = query.where(
             (TrajectoryTable.purpose != Purpose.TRAIN.value)
             | TrajectoryTable.reward.is_(None)
-            | (TrajectoryTable.reward <= 0)
+            | (TrajectoryTable.reward < retention.success_at)
         )
     if retention.keep_demonstrations:
         query = query.where(TrajectoryTable.purpose != Purpose.DEMO.value)

@@ -26,6 +26,7 @@ from dart_agent.data_client.payloads import StreamStepPayload, TrajectoryPayload
 from dart_agent.data_client.wire import MAX_PHASE_NAME, PHASE_NAME, PhaseSpec
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, Trajectory
+from dart_envs.success import SUCCESS_AT, is_success
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.queries import IMPORT_PREFIX
 from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable, TrajectoryTable
@@ -99,7 +100,7 @@ def read_portable(folder: Path) -> Iterator[TrajectoryPayload]:
 
 
 def import_trajectories(
-    store: TrajectoryStore, images: BlobStorage, folder: Path, origin: str
+    store: TrajectoryStore, images: BlobStorage, folder: Path, origin: str, success_at: float = SUCCESS_AT
 ) -> tuple[int, Counter[str]]:
     """Take successful training trajectories of another run into the experience pool, all or none.
 
@@ -108,6 +109,7 @@ def import_trajectories(
         images: Where its images are.
         folder: What `write_portable` wrote.
         origin: What the source is called; it names the phase.
+        success_at: Least reward of a success.
 
     Returns:
         Number of imported trajectories, and by reason how many were not.
@@ -126,7 +128,7 @@ def import_trajectories(
     taken: list[TrajectoryPayload] = []
     source = ImageStore(folder / IMAGES)
     for row in read_portable(folder):
-        reason = _refusal(store, row, source)
+        reason = _refusal(store, row, source, success_at)
         if reason is None:
             taken.append(row)
         else:
@@ -179,10 +181,10 @@ def import_trajectories(
     return imported, left_out
 
 
-def _refusal(store: TrajectoryStore, row: TrajectoryPayload, source: ImageStore) -> str | None:
+def _refusal(store: TrajectoryStore, row: TrajectoryPayload, source: ImageStore, success_at: float) -> str | None:
     if row.purpose is not Purpose.TRAIN:
         return f"of purpose {row.purpose.value}"
-    if not row.reward:
+    if not is_success(row.reward, success_at):
         return "not successful"
     if not row.steps or not all(step.logprobs and step.version_spans for step in row.steps):
         return "without log-probs"

@@ -32,9 +32,8 @@ REASONS = {
     "quarantined": "it made a batch impossible to train on",
     "displaced_by_pool": "every rollout of the group failed, and a stored success took its place",
     "no_steps": "the episode has no steps; its reward counts in the baseline",
-    "all_failed": "every rollout of the group failed, so all advantages are 0",
-    "all_succeeded": "every rollout of the group succeeded, so all advantages are 0",
-    "no_variance": "all rewards of the group are equal, so all advantages are 0",
+    "all_failed": "every rollout of the group failed with the same reward, so all advantages are 0",
+    "all_succeeded": "every rollout of the group succeeded with the same reward, so all advantages are 0",
     "too_few_members": "too few rollouts of the group have a reward",
 }
 """What recorded reasons mean."""

@@ -318,12 +318,15 @@ class BatchBuilder:
         """The group as a candidate for a batch in which `pooled` complete others, or why it cannot train."""
         members: list[tuple[RewardedTrajectory, Source]] = [(row, "fresh") for row in groups.members.get(group_id, ())]
         displaced: RewardedTrajectory | None = None
-        reason = uninformative_reason([row.reward for row, _ in members], self._config.batch.min_members)
+        reason = uninformative_reason(
+            [row.reward for row, _ in members], self._config.batch.min_members, self._config.curation.success_at
+        )
         if reason == "all_failed":
             rescue = choose_success(
                 session,
                 groups.tasks[group_id],
                 self._config.curation.experience_pool,
+                success_at=self._config.curation.success_at,
                 version=weights.version,
                 lost=weights.lost,
                 batch_groups=groups.tasks,

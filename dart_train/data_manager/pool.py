@@ -40,6 +40,7 @@ def choose_success(
     task_id: str,
     settings: ExperiencePoolSettings,
     *,
+    success_at: float,
     version: int,
     lost: Collection[int],
     batch_groups: Collection[str],
@@ -51,6 +52,7 @@ def choose_success(
         session: The transaction.
         task_id: The task.
         settings: Settings of the experience pool.
+        success_at: Least reward of a success.
         version: Present version of the trainer.
         lost: Versions that are no ancestors of the trainer's weights.
         batch_groups: The groups of the batch that is formed; what their own members sampled is in it already.
@@ -71,7 +73,7 @@ def choose_success(
         .where(
             TrajectoryTable.purpose == Purpose.TRAIN.value,
             TrajectoryTable.task_id == task_id,
-            TrajectoryTable.reward > 0,
+            TrajectoryTable.reward >= success_at,
             TrajectoryTable.version_min.is_not(None),
             TrajectoryTable.rollout_id.not_in(select(QuarantinedStepTable.rollout_id)),
         )

@@ -90,18 +90,21 @@ def read_spans(session: Session, rollout_ids: Collection[str]) -> dict[str, list
     return found
 
 
-def latest_outcomes(session: Session, per_task: int, per_family: int) -> list[tuple[str, float, int]]:
+def latest_outcomes(
+    session: Session, per_task: int, per_family: int, success_at: float
+) -> list[tuple[str, float, int]]:
     """Read how the latest training rollouts of each task and of each family went.
 
     Args:
         session: The transaction.
         per_task: Rollouts per task, and successes per task, at most.
         per_family: Rollouts per family, and successes per family, at most.
+        success_at: Least reward of a success.
 
     Returns:
         Task id, reward and number of steps of each, oldest first.
     """
-    table, succeeded = TrajectoryTable, TrajectoryTable.reward > 0
+    table, succeeded = TrajectoryTable, TrajectoryTable.reward >= success_at
     newest = table.seq.desc()
     ranked = (
         select(
@@ -116,7 +119,7 @@ def latest_outcomes(session: Session, per_task: int, per_family: int) -> list[tu
     )
     columns = ranked.c
     alike = or_(columns.alike_of_task <= per_task, columns.alike_of_family <= per_family)
-    kept = or_(columns.of_task <= per_task, columns.of_family <= per_family, and_(columns.reward > 0, alike))
+    kept = or_(columns.of_task <= per_task, columns.of_family <= per_family, and_(columns.reward >= success_at, alike))
     query = select(columns.task_id, columns.reward, columns.n_steps).where(kept).order_by(columns.seq)
     return [(task_id, reward, steps) for task_id, reward, steps in session.execute(query)]
 

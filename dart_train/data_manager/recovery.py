@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, undefer
 
-from dart_train.curation.group_filter import uninformative_reason
 from dart_train.data_manager import queries
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.models import (
@@ -26,6 +25,7 @@ from dart_train.data_manager.store.models import (
 )
 from dart_train.scheduling.entities import UNFINISHED_STATES, Group, Phase
 from dart_train.scheduling.events import PhasePlan
+from dart_train.scheduling.groups import why_uninformative
 from dart_train.scheduling.measures import SAMPLE
 from dart_train.scheduling.outcomes import FAMILY_SAMPLE, TASK_SAMPLE
 from dart_train.scheduling.restoring import restore_group, restore_issued, restore_ready, restore_rollout
@@ -126,7 +126,7 @@ def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]
         group.led = bool(rewarded)
         groups[row.group_id] = group
         if row.state != "open":
-            reason = uninformative_reason(group.rewards, state.settings.batch.min_members)
+            reason = why_uninformative(state, group)
             restore_ready(state, group, rescued=reason is not None)
     return groups
 
@@ -178,7 +178,9 @@ def _restore_batch(session: Session, state: SchedulerState, groups: dict[str, Gr
 def _restore_history(session: Session, state: SchedulerState) -> None:
     per_family = max(FAMILY_SAMPLE, state.settings.curation.task_sampler.window)
     per_task = max(TASK_SAMPLE, state.settings.curation.task_sampler.window)
-    for task_id, reward, steps in queries.latest_outcomes(session, per_task, per_family):
+    for task_id, reward, steps in queries.latest_outcomes(
+        session, per_task, per_family, state.settings.curation.success_at
+    ):
         state.outcomes.add(task_id, reward, steps)
     for task_id in list(state.outcomes.tasks):
         state.tell_samplers(task_id)

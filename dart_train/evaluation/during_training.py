@@ -18,6 +18,7 @@ from typing import Any
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import EpisodeResult
 from dart_agent.metrics_file import MetricsReader, append_metrics
+from dart_envs.success import SUCCESS_AT
 from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import find_reward_alarm
@@ -86,7 +87,7 @@ async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int
     except asyncio.CancelledError:
         await client.stop_phase(name)
         raise
-    line = describe_evaluation(await client.results(name))
+    line = describe_evaluation(await client.results(name), recipe.reward.success_at)
     if line is not None:
         append_metrics(metrics, {"kind": METRICS_KIND, "version": version, **line})
         alarm = find_reward_alarm(MetricsReader(metrics).read_new())
@@ -94,11 +95,12 @@ async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int
             append_metrics(metrics, alarm.as_line(clock.time()))
 
 
-def describe_evaluation(results: Sequence[EpisodeResult]) -> dict[str, Any] | None:
+def describe_evaluation(results: Sequence[EpisodeResult], success_at: float = SUCCESS_AT) -> dict[str, Any] | None:
     """Compute what an evaluation during training found.
 
     Args:
         results: Its episodes that have a reward.
+        success_at: Least reward of a solved episode.
 
     Returns:
         Success with its 95 % interval, how many episodes count and how many do not, and the versions; None where no episode counts.
@@ -109,7 +111,7 @@ def describe_evaluation(results: Sequence[EpisodeResult]) -> dict[str, Any] | No
         if each.version_min is not None and each.version_min == each.version_max:
             rewards[each.task_id].append(each.reward)
             versions.append(each.version_min)
-    success = success_rate(rewards)
+    success = success_rate(rewards, success_at)
     if success is None:
         return None
     return {

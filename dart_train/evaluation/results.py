@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec
+from dart_envs.success import SUCCESS_AT
 from dart_train.evaluation.statistics import Estimate, pass_rate, success_rate
 
 RESULT_FILE = "result.json"
@@ -89,7 +90,11 @@ def episodes_of(results: Sequence[EpisodeResult], version: int) -> list[EpisodeR
 
 
 def result_rows(
-    episodes: Sequence[EpisodeResult], *, trained_families: Collection[str], infeasible: Collection[str]
+    episodes: Sequence[EpisodeResult],
+    *,
+    trained_families: Collection[str],
+    infeasible: Collection[str],
+    success_at: float = SUCCESS_AT,
 ) -> list[ResultRow]:
     """Compute the rows of an evaluation.
 
@@ -97,6 +102,7 @@ def result_rows(
         episodes: The episodes that count.
         trained_families: Families that the policy was trained on; the others are held out.
         infeasible: Ids of tasks that cannot be done.
+        success_at: Least reward of a solved episode.
 
     Returns:
         The rows: trained families together and each, held-out families together and each, infeasible tasks.
@@ -105,25 +111,29 @@ def result_rows(
     trained = [each for each in feasible if each.family in trained_families]
     held_out = [each for each in feasible if each.family not in trained_families]
     impossible = [each for each in episodes if each.task_id in infeasible]
-    return [*_rows(TRAINED, trained), *_rows(HELD_OUT, held_out), *_rows(INFEASIBLE, impossible)[:1]]
+    return [
+        *_rows(TRAINED, trained, success_at),
+        *_rows(HELD_OUT, held_out, success_at),
+        *_rows(INFEASIBLE, impossible, success_at)[:1],
+    ]
 
 
-def _rows(name: str, episodes: Sequence[EpisodeResult]) -> list[ResultRow]:
+def _rows(name: str, episodes: Sequence[EpisodeResult], success_at: float) -> list[ResultRow]:
     """The row of all these episodes, and one for each of their families."""
     by_family: dict[str, list[EpisodeResult]] = defaultdict(list)
     for each in episodes:
         by_family[each.family].append(each)
     groups = [(name, list(episodes)), *sorted(by_family.items())] if episodes else []
-    return [_row(label, members) for label, members in groups]
+    return [_row(label, members, success_at) for label, members in groups]
 
 
-def _row(name: str, episodes: Sequence[EpisodeResult]) -> ResultRow:
+def _row(name: str, episodes: Sequence[EpisodeResult], success_at: float) -> ResultRow:
     rewards: dict[str, list[float]] = defaultdict(list)
     for each in episodes:
         rewards[each.task_id].append(each.reward)
-    success = success_rate(rewards)
+    success = success_rate(rewards, success_at)
     assert success is not None, "a row has an episode"
-    found = {k: pass_rate(rewards, k) for k in PASS_AT}
+    found = {k: pass_rate(rewards, k, success_at) for k in PASS_AT}
     return ResultRow(
         name,
         len(episodes),

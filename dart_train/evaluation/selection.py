@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dart_envs.success import SUCCESS_AT
 from dart_train.evaluation.statistics import Estimate, success_rate
 
 
@@ -27,16 +28,19 @@ class ChosenCheckpoint:
     candidates: Mapping[int, Estimate]
 
 
-def choose_checkpoint(rewards: Mapping[int, Mapping[str, Sequence[float]]]) -> ChosenCheckpoint | None:
+def choose_checkpoint(
+    rewards: Mapping[int, Mapping[str, Sequence[float]]], success_at: float = SUCCESS_AT
+) -> ChosenCheckpoint | None:
     """Choose a version by its validation episodes.
 
     Args:
         rewards: By version, the rewards of the episodes of each task.
+        success_at: Least reward of a solved episode.
 
     Returns:
         The choice, None where no version has an episode.
     """
-    found = {version: success_rate(by_task) for version, by_task in sorted(rewards.items())}
+    found = {version: success_rate(by_task, success_at) for version, by_task in sorted(rewards.items())}
     candidates = {version: estimate for version, estimate in found.items() if estimate is not None}
     if not candidates:
         return None

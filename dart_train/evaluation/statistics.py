@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from dart_agent.types import SOLVED_REWARD
 from dart_envs.evaluation.report import wilson_interval
+from dart_envs.success import SUCCESS_AT, count_successes
 from dart_train.report.pass_at_k import pass_at_k
 
 SMALL_SAMPLE_SEEDS = 5
@@ -40,19 +40,22 @@ class Estimate:
     count: int
 
 
-def success_rate(rewards_by_task: Mapping[str, Sequence[float]]) -> Estimate | None:
+def success_rate(rewards_by_task: Mapping[str, Sequence[float]], success_at: float = SUCCESS_AT) -> Estimate | None:
     """Estimate the share of solved episodes, each task with the same weight.
 
     Args:
-        rewards_by_task: Rewards in [0, 1] of the episodes of each task; only `SOLVED_REWARD` counts as solved.
+        rewards_by_task: Rewards in [0, 1] of the episodes of each task.
+        success_at: Least reward of a solved episode.
 
     Returns:
         The estimate, None without an episode.
     """
-    return pass_rate(rewards_by_task, 1)
+    return pass_rate(rewards_by_task, 1, success_at)
 
 
-def pass_rate(rewards_by_task: Mapping[str, Sequence[float]], k: int) -> Estimate | None:
+def pass_rate(
+    rewards_by_task: Mapping[str, Sequence[float]], k: int, success_at: float = SUCCESS_AT
+) -> Estimate | None:
     """Estimate pass@k: the share of tasks of which at least one of k episodes is solved.
 
     With the estimates x_1 … x_m of m tasks, their mean p and their variance v = Σ (x_i - p)² / m, the interval is Wilson's with the
@@ -62,15 +65,15 @@ def pass_rate(rewards_by_task: Mapping[str, Sequence[float]], k: int) -> Estimat
     Args:
         rewards_by_task: Rewards in [0, 1] of the episodes of each task.
         k: Episodes of which one has to be solved, at least 1.
+        success_at: Least reward of a solved episode.
 
     Returns:
         The estimate over the tasks that have k episodes, None where there is none.
     """
-    solved = [[reward == SOLVED_REWARD for reward in rewards] for rewards in rewards_by_task.values()]
-    chosen = [each for each in solved if len(each) >= k]
+    chosen = [rewards for rewards in rewards_by_task.values() if len(rewards) >= k]
     if not chosen:
         return None
-    values = [pass_at_k(len(each), sum(each), k) for each in chosen]
+    values = [pass_at_k(len(each), count_successes(each, success_at), k) for each in chosen]
     ntasks, mean = len(values), fmean(values)
     variance = fmean((value - mean) ** 2 for value in values)
     sets = sum(len(each) // k for each in chosen)

@@ -220,7 +220,7 @@ def chosen_version(run: OpenRun) -> ChosenCheckpoint:
     Raises:
         RecipeError: No version was evaluated.
     """
-    chosen = choose_checkpoint(_validation_rewards(run))
+    chosen = choose_checkpoint(_validation_rewards(run), run.recipe.reward.success_at)
     if chosen is None:
         raise RecipeError(
             f"{run.paths.root} has no evaluation on validation to choose a version by: finish the run, or give a number as --version"
@@ -237,7 +237,8 @@ def validated_versions(run: OpenRun) -> dict[int, Estimate]:
     Returns:
         Success by version.
     """
-    found = {version: success_rate(by_task) for version, by_task in _validation_rewards(run).items()}
+    success_at = run.recipe.reward.success_at
+    found = {version: success_rate(by_task, success_at) for version, by_task in _validation_rewards(run).items()}
     return {version: estimate for version, estimate in found.items() if estimate is not None}
 
 

@@ -18,9 +18,9 @@ from pydantic import ValidationError
 
 from dart_agent.errors import StoreError
 from dart_agent.task_suites import TaskFolderSettings
-from dart_agent.types import SOLVED_REWARD
 from dart_envs.demos.store import DEMONSTRATION_FILE, SCREENS_FOLDER, DemoStep, read_demonstration
 from dart_envs.errors import DartEnvError
+from dart_envs.success import is_success
 from dart_envs.types import Action, ActionType, EndReason
 from dart_server.wire import A11yElement
 from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
@@ -118,7 +118,7 @@ def _add_recorded(found: Demonstrations, folder: Path, catalog: TaskCatalog) -> 
         )
     if demonstration.end is None:
         found.left_out["broken off"] += 1
-    elif demonstration.reward != SOLVED_REWARD:
+    elif not is_success(demonstration.reward):
         found.left_out["not solved"] += 1
     elif not demonstration.steps or any(step.action is None for step in demonstration.steps):
         found.left_out["has a step that no action can say"] += 1

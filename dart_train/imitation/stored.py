@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.errors import StoreError
-from dart_agent.types import SOLVED_REWARD, Purpose
+from dart_agent.types import Purpose
 from dart_train.config import RecipeError
 from dart_train.data_commands.open_run import OpenRun, open_run
 from dart_train.data_manager.queries import IMPORT_PREFIX
@@ -26,12 +26,14 @@ from dart_train.data_manager.store.trajectories import read_trajectory
 from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.tokens import ImitatedEpisode
 
-SOLVED = (
-    TrajectoryTable.purpose == Purpose.TRAIN.value,
-    TrajectoryTable.reward == SOLVED_REWARD,
-    TrajectoryTable.phase.not_like(f"{IMPORT_PREFIX}%"),
-)
-"""Solved training rollouts that are a run's own."""
+
+def _solved(run: OpenRun) -> tuple[ColumnElement[bool], ...]:
+    """Solved training rollouts that are a run's own."""
+    return (
+        TrajectoryTable.purpose == Purpose.TRAIN.value,
+        TrajectoryTable.reward >= run.recipe.reward.success_at,
+        TrajectoryTable.phase.not_like(f"{IMPORT_PREFIX}%"),
+    )
 
 
 @contextmanager
@@ -53,7 +55,7 @@ def open_solved(folder: Path) -> Iterator[OpenRun]:
         except (RecipeError, StoreError) as error:
             raise DemonstrationsUnusableError(f"{folder} has no stored rollouts: {error}") from error
         with Session(run.engine) as session:
-            if session.scalar(select(TrajectoryTable.seq).where(*SOLVED).limit(1)) is None:
+            if session.scalar(select(TrajectoryTable.seq).where(*_solved(run)).limit(1)) is None:
                 raise DemonstrationsUnusableError(
                     f"{folder} has no solved training rollout: give another run, or leave it out"
                 )
@@ -87,7 +89,7 @@ def read_successes(
 
 def _successes(run: OpenRun, per_task: int, taken: Counter[str]) -> Iterator[ImitatedEpisode]:
     """Episodes of a run of tasks that are not taken often enough yet."""
-    query = select(TrajectoryTable).where(*SOLVED).order_by(TrajectoryTable.seq.desc())
+    query = select(TrajectoryTable).where(*_solved(run)).order_by(TrajectoryTable.seq.desc())
     with Session(run.engine) as session:
         for row in session.scalars(query):
             if taken[row.task_id] >= per_task:

@@ -14,7 +14,6 @@ from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
-from dart_agent.types import SOLVED_REWARD
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.results import evaluations_on_test, read_results, result_rows
@@ -114,7 +113,10 @@ async def build_report(
     stats = await client.stats()
     trained_nothing = TRAIN in state.stages_s and recipe.train.updates and not stats.latest_version
     untrained = await client.phase(state.phase_name(TRAIN)) if trained_nothing else None
-    examples = await read_examples(client, phases["after"], after, recipe.desktops.resolution) if after else []
+    success_at = recipe.reward.success_at
+    examples = (
+        await read_examples(client, phases["after"], after, recipe.desktops.resolution, success_at) if after else []
+    )
     return RunReport(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
@@ -130,6 +132,7 @@ async def build_report(
             tested,
             trained_families=recipe.tasks.families,
             infeasible=infeasible_tasks(recipe, {each.task_id for each in tested}),
+            success_at=success_at,
         ),
         test_number=times_begun(phases["test"]) + len(evaluations_on_test(paths.evaluations))
         if "test" in phases
@@ -155,9 +158,9 @@ def _examples_note(examples: Sequence[Example], *, finished: bool) -> str:
         return "The evaluation after training has not finished, so there are no examples."
     if not examples:
         return "No episode of the evaluation after training has a reward, so there are no examples."
-    if all(example.reward == SOLVED_REWARD for example in examples):
+    if all(example.succeeded for example in examples):
         return "No episode of the evaluation after training failed."
-    if all(example.reward != SOLVED_REWARD for example in examples):
+    if not any(example.succeeded for example in examples):
         return "No episode of the evaluation after training succeeded."
     return ""
 

@@ -17,11 +17,12 @@ from PIL import Image, ImageDraw
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_store import BlobError
 from dart_agent.data_client.wire import EpisodeResult
-from dart_agent.types import SOLVED_REWARD, StepRecord, Trajectory
+from dart_agent.types import StepRecord, Trajectory
 from dart_envs import tasks
 from dart_envs.actions import first_point
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.transforms import scale_point
+from dart_envs.success import SUCCESS_AT, is_success
 from dart_envs.types import RgbImage
 from dart_train.report.page import Example, ExampleStep
 
@@ -34,17 +35,18 @@ JPEG_QUALITY = 80
 MARK_RADIUS_PX = 8
 
 
-def choose_examples(results: Sequence[EpisodeResult]) -> list[EpisodeResult]:
+def choose_examples(results: Sequence[EpisodeResult], success_at: float = SUCCESS_AT) -> list[EpisodeResult]:
     """Choose the episodes to show.
 
     Args:
         results: Episodes of one phase that have a reward.
+        success_at: Least reward of a success.
 
     Returns:
         Up to `SUCCESSES` successful episodes, then up to `FAILURES` failed ones, of different families where there are several.
     """
-    succeeded = [result for result in results if result.reward == SOLVED_REWARD]
-    failed = [result for result in results if result.reward != SOLVED_REWARD]
+    succeeded = [result for result in results if is_success(result.reward, success_at)]
+    failed = [result for result in results if not is_success(result.reward, success_at)]
     return _of_different_families(succeeded, SUCCESSES) + _of_different_families(failed, FAILURES)
 
 
@@ -55,7 +57,11 @@ def _of_different_families(results: Sequence[EpisodeResult], count: int) -> list
 
 
 async def read_examples(
-    client: DataManagerClient, phase: str, results: Sequence[EpisodeResult], screen_wh: tuple[int, int]
+    client: DataManagerClient,
+    phase: str,
+    results: Sequence[EpisodeResult],
+    screen_wh: tuple[int, int],
+    success_at: float = SUCCESS_AT,
 ) -> list[Example]:
     """Read the trajectories of a phase that `choose_examples` chooses.
 
@@ -64,11 +70,12 @@ async def read_examples(
         phase: Name of the phase.
         results: Its episodes that have a reward.
         screen_wh: Width and height of the desktops' screens in pixels: the coordinates of actions.
+        success_at: Least reward of a success.
 
     Returns:
         The examples, successful ones first.
     """
-    chosen = choose_examples(results)
+    chosen = choose_examples(results, success_at)
     wanted = {result.rollout_id for result in chosen}
     found: dict[str, Trajectory] = {}
     if wanted:
@@ -78,20 +85,27 @@ async def read_examples(
             if len(found) == len(wanted):
                 break
     return [
-        _example(client, found[result.rollout_id], result.family, screen_wh)
+        _example(client, found[result.rollout_id], result, screen_wh, success_at)
         for result in chosen
         if result.rollout_id in found
     ]
 
 
-def _example(client: DataManagerClient, trajectory: Trajectory, family: str, screen_wh: tuple[int, int]) -> Example:
+def _example(
+    client: DataManagerClient,
+    trajectory: Trajectory,
+    result: EpisodeResult,
+    screen_wh: tuple[int, int],
+    success_at: float,
+) -> Example:
     steps = trajectory.steps_S
     shown = steps if len(steps) <= MAX_STEPS else (*steps[: MAX_STEPS // 2], *steps[-(MAX_STEPS - MAX_STEPS // 2) :])
-    reward = trajectory.reward or 0.0
+    succeeded = is_success(trajectory.reward, success_at)
     return Example(
-        title=f"{'Success' if reward == SOLVED_REWARD else 'Failure'} · {family}",
+        title=f"{'Success' if succeeded else 'Failure'} · {result.family}",
         instruction=find_instruction(trajectory),
-        reward=reward,
+        reward=trajectory.reward or 0.0,
+        succeeded=succeeded,
         end=trajectory.end.value,
         steps_S=[_example_step(client, step, screen_wh) for step in shown],
         omitted_steps=len(steps) - len(shown),

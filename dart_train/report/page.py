@@ -45,6 +45,7 @@ class Example:
         title: Whether it succeeded, and its family.
         instruction: What the policy was asked to do.
         reward: The reward in [0, 1].
+        succeeded: Whether that is a success.
         end: Why the episode ended.
         steps_S: The steps that are shown.
         omitted_steps: How many steps in the middle are not shown.
@@ -53,6 +54,7 @@ class Example:
     title: str
     instruction: str
     reward: float
+    succeeded: bool
     end: str
     steps_S: Sequence[ExampleStep]
     omitted_steps: int = 0

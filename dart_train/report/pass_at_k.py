@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import comb
 
+from dart_envs.success import SUCCESS_AT, count_successes
+
 
 def pass_at_k(rollouts: int, successes: int, k: int) -> float:
     """Estimate pass@k of one task.
@@ -31,18 +33,19 @@ def pass_at_k(rollouts: int, successes: int, k: int) -> float:
     return 1 - comb(rollouts - successes, k) / comb(rollouts, k)
 
 
-def mean_pass_at_k(rewards_by_task: Iterable[Sequence[float]], k: int) -> float | None:
+def mean_pass_at_k(rewards_by_task: Iterable[Sequence[float]], k: int, success_at: float = SUCCESS_AT) -> float | None:
     """Average pass@k over tasks.
 
     Args:
-        rewards_by_task: Rewards of the rollouts of each task; one above 0 is a success.
+        rewards_by_task: Rewards of the rollouts of each task.
         k: Rollouts of which one has to succeed.
+        success_at: Least reward of a success.
 
     Returns:
         The mean, None where no task has k rollouts.
     """
     found = [
-        pass_at_k(len(rewards), sum(reward > 0 for reward in rewards), k)
+        pass_at_k(len(rewards), count_successes(rewards, success_at), k)
         for rewards in rewards_by_task
         if len(rewards) >= k
     ]

@@ -36,8 +36,9 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.worker_config import PolicyKind
-from dart_agent.types import SOLVED_REWARD, Purpose
+from dart_agent.types import Purpose
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.success import count_successes
 from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import evaluated_during_training
@@ -374,7 +375,8 @@ class Run:
         name = self.state.phase_name(phases.DEMO)
         async with self._policy("oracle"):
             view = await self._run_phase(phases.demo(self.recipe, name))
-        nsolved = sum(result.reward == SOLVED_REWARD for result in await self.client.results(name))
+        rewards = [result.reward for result in await self.client.results(name)]
+        nsolved = count_successes(rewards, self.recipe.reward.success_at)
         if not nsolved:
             stats = await self.client.stats()
             await self._begin_anew(phases.DEMO)

@@ -122,13 +122,15 @@ def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands:
     task_id = sampler.choose(rates, Random(number))
     history = state.outcomes.evidence(task_id, curation.evidence)
     full = plan.rollouts_per_task
-    target = rollout_budget(full, history.latest(evidence_size(full, curation.rollout_budget)), curation.rollout_budget)
+    evidence = history.latest(evidence_size(full, curation.rollout_budget))
+    target = rollout_budget(full, evidence, curation.rollout_budget, curation.success_at)
     max_steps = length_budget(
         plan.max_steps,
         history.success_lengths,
         curation.length_budget,
         recent_rewards=history.latest(full),
         chance=Random(f"{number}/length").random(),
+        success_at=curation.success_at,
     )
     phase.groups_opened += 1
     scheduling = state.settings.scheduling
@@ -238,9 +240,23 @@ def close_before_stale(
             and group.phase.plan.endless
             and group.members_at(last_chance)
             and 2 * len(group.rewards) >= group.target
-            and uninformative_reason(group.rewards, state.settings.batch.min_members) is None
+            and why_uninformative(state, group) is None
         ):
             _close_early(state, group, now_s, commands)
+
+
+def why_uninformative(state: SchedulerState, group: Group) -> str | None:
+    """Say why a group cannot be trained on as it is.
+
+    Args:
+        state: The state.
+        group: The group.
+
+    Returns:
+        The reason of `dart_train.curation.group_filter`, None where it can be trained on.
+    """
+    settings = state.settings
+    return uninformative_reason(group.rewards, settings.batch.min_members, settings.curation.success_at)
 
 
 def _close_early(state: SchedulerState, group: Group, now_s: float, commands: list[Command]) -> None:
@@ -380,7 +396,7 @@ def _close(state: SchedulerState, group: Group, commands: list[Command]) -> None
     if not phase.trains:
         _leave_open(state, group, "done", None, commands)
     else:
-        reason = uninformative_reason(group.rewards, state.settings.batch.min_members)
+        reason = why_uninformative(state, group)
         rescuable = reason == "all_failed" and state.settings.curation.experience_pool.enabled
         state.measures.add_closed_group(useful=reason is None or rescuable)
         if reason is None or rescuable:

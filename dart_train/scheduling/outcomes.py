@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Literal
 
 from dart_agent.types import family_of
+from dart_envs.success import SUCCESS_AT, count_successes, is_success
 
 Evidence = Literal["task", "family"]
 FAMILY_SAMPLE = 256
@@ -24,11 +25,13 @@ class OutcomeHistory:
 
     Args:
         size: Rollouts that are remembered, and successes.
+        success_at: Least reward of a success.
     """
 
-    __slots__ = ("rewards", "success_lengths")
+    __slots__ = ("_success_at", "rewards", "success_lengths")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, success_at: float = SUCCESS_AT) -> None:
+        self._success_at = success_at
         self.rewards: deque[float] = deque(maxlen=size)
         self.success_lengths: deque[int] = deque(maxlen=size)
 
@@ -40,7 +43,7 @@ class OutcomeHistory:
             steps: Number of its steps.
         """
         self.rewards.append(reward)
-        if reward > 0:
+        if is_success(reward, self._success_at):
             self.success_lengths.append(steps)
 
     def latest(self, count: int) -> list[float]:
@@ -52,7 +55,7 @@ class OutcomeHistory:
         return list(islice(reversed(self.rewards), count))
 
     def success_rate(self, window: int) -> float | None:
-        """Compute the fraction of rollouts with a reward above 0.
+        """Compute the fraction of rollouts that succeeded.
 
         Args:
             window: Latest rollouts that count.
@@ -61,7 +64,7 @@ class OutcomeHistory:
             The fraction, None where there was no rollout.
         """
         rewards = self.latest(window)
-        return sum(reward > 0 for reward in rewards) / len(rewards) if rewards else None
+        return count_successes(rewards, self._success_at) / len(rewards) if rewards else None
 
 
 class Outcomes:
@@ -69,17 +72,20 @@ class Outcomes:
 
     Args:
         window: Rollouts that the task sampler looks at; at least so many are remembered.
+        success_at: Least reward of a success.
 
     Attributes:
         families: History by family.
         tasks: History by task id.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, success_at: float = SUCCESS_AT) -> None:
         self.families: defaultdict[str, OutcomeHistory] = defaultdict(
-            lambda: OutcomeHistory(max(FAMILY_SAMPLE, window))
+            lambda: OutcomeHistory(max(FAMILY_SAMPLE, window), success_at)
         )
-        self.tasks: defaultdict[str, OutcomeHistory] = defaultdict(lambda: OutcomeHistory(max(TASK_SAMPLE, window)))
+        self.tasks: defaultdict[str, OutcomeHistory] = defaultdict(
+            lambda: OutcomeHistory(max(TASK_SAMPLE, window), success_at)
+        )
 
     def add(self, task_id: str, reward: float, steps: int) -> None:
         """Add a training rollout to its task and its family.

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
+from dart_envs.success import SUCCESS_AT
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
@@ -72,6 +73,7 @@ class CurationSettings(StrictModel):
         rollout_budget: How many rollouts the next group has.
         length_budget: How many steps an episode may take.
         experience_pool: Whether stored successes complete failed groups.
+        success_at: Least reward of a rollout that succeeded.
     """
 
     evidence: Evidence = "task"
@@ -79,6 +81,7 @@ class CurationSettings(StrictModel):
     rollout_budget: RolloutBudgetSettings = RolloutBudgetSettings()
     length_budget: LengthBudgetSettings = LengthBudgetSettings()
     experience_pool: ExperiencePoolSettings = ExperiencePoolSettings()
+    success_at: float = Field(default=SUCCESS_AT, gt=0, le=1)
 
 
 class BatchSettings(StrictModel):

@@ -59,7 +59,7 @@ class SchedulerState:
         self.issued: tuple[Group, ...] | None = None
         self.version: PolicyVersion = 0
         self.trainer_version: PolicyVersion = 0
-        self.outcomes = Outcomes(settings.curation.task_sampler.window)
+        self.outcomes = Outcomes(settings.curation.task_sampler.window, settings.curation.success_at)
         self.measures = Measures()
         self.group_seq = 0
         self.open_training_groups = 0
@@ -111,7 +111,12 @@ class SchedulerState:
             by_family: dict[str, list[str]] = defaultdict(list)
             for task_id in plan.task_ids:
                 by_family[family_of(task_id)].append(task_id)
-            phase.sampler = TaskSampler(by_family, self.settings.curation.task_sampler, groups_by_task)
+            phase.sampler = TaskSampler(
+                by_family,
+                self.settings.curation.task_sampler,
+                groups_by_task,
+                success_at=self.settings.curation.success_at,
+            )
             phase.groups_opened = sum((groups_by_task or {}).values())
         self.phases[plan.name] = phase
         if state == "active":

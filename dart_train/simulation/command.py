@@ -201,7 +201,7 @@ def scenario_of(
             seed=chosen,
             scheduling=scheduling,
             batch=batch_settings(recipe),
-            curation=recipe.curation.settings(),
+            curation=recipe.curation.settings(recipe.reward.success_at),
         ),
         models=models,
     )

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from dart_envs.success import SUCCESS_AT, is_success
 from dart_train.report.build import read_metrics
 from dart_train.report.throughput import EpisodeLine, UpdateLine, episode_lines, update_lines
 from dart_train.run.paths import RunPaths
@@ -52,7 +53,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
     """
     episodes: list[EpisodeLine] = []
     updates: list[UpdateLine] = []
-    rewards: list[float] = []
+    solved: list[bool] = []
     waiting: list[tuple[float, float, float]] = []
     prepared_s: list[float] = []
     copied_s: list[float] = []
@@ -61,7 +62,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
     for run in runs:
         lines = _lines(run)
         found = [each for each in episode_lines(lines) if each.actions > 0 and each.phase.startswith("train")]
-        workers = _workers(run)
+        workers = int(_recipe_value(run, "inference", "workers") or 1)
         waiting += _waiting(found, workers)
         episodes += found
         updates += [each for each in update_lines(lines) if each.tokens > 0]
@@ -72,13 +73,14 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
             if line.get("kind") == "weights":
                 staged_s += line.get("staged_s", [])
                 paused_s += line.get("paused_s", [])
-        rewards += [float(line["reward"]) for line in lines if _is_reward(line)]
+        success_at = float(_recipe_value(run, "reward", "success_at") or SUCCESS_AT)
+        solved += [is_success(float(line["reward"]), success_at) for line in lines if _is_reward(line)]
     if len(episodes) < MIN_EPISODES:
         names = ", ".join(str(run) for run in runs)
         raise ModelFileError(
             f"{names} has {len(episodes)} usable training episodes of {MIN_EPISODES} that are needed: give a longer run"
         )
-    success = fmean(reward > 0 for reward in rewards) if rewards else 0.5
+    success = fmean(solved) if solved else 0.5
     steps = [each.actions for each in episodes]
     lengths = [(each.tokens or 0.0) / each.actions for each in episodes]
     tokens = fmean(lengths)
@@ -152,13 +154,13 @@ def _lines(run: Path) -> list[dict[str, Any]]:
     return read_metrics(RunPaths(run))
 
 
-def _workers(run: Path) -> int:
-    """The inference workers of a run; one where its recipe is not there."""
+def _recipe_value(run: Path, section: str, key: str) -> float | None:
+    """A number of the recipe of a run, None where that is not there."""
     recipe = RunPaths(run).resolved_recipe if run.is_dir() else run
     try:
-        return int(json.loads(recipe.read_text(encoding="utf-8"))["inference"]["workers"])
+        return float(json.loads(recipe.read_text(encoding="utf-8"))[section][key])
     except (OSError, ValueError, KeyError, TypeError):
-        return 1
+        return None
 
 
 def _resets(lines: Iterable[Mapping[str, Any]]) -> list[tuple[float, list[float]]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_agent.data_client.wire import DataManagerStats
+from dart_envs.success import count_successes
 from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import ALARM_KIND, alarm_sentences
 from dart_train.report.page import StageThroughput, Utilisation
@@ -216,7 +217,7 @@ def _families(
 
     def rate(family: str, window: int) -> float | None:
         found = rewards.get((family, window))
-        return sum(reward > 0 for reward in found) / len(found) if found else None
+        return count_successes(found, recipe.reward.success_at) / len(found) if found else None
 
     return {
         family: FamilyProgress(len(rewards.get((family, 0), ())), rate(family, 0), rate(family, 1))

@@ -49,7 +49,7 @@ def test_staleness_zero_is_strictly_on_policy() -> None:
         ([0, 0.5, 0], None),
         ([0, 0, 0], "all_failed"),
         ([1, 1], "all_succeeded"),
-        ([0.5, 0.5], "no_variance"),
+        ([0.5, 0.5], "all_failed"),
         ([1], "too_few_members"),
         ([], "too_few_members"),
     ],
