@@ -113,6 +113,7 @@ def to_atif(
         },
         "extra": {
             "reward": trajectory.reward,
+            "reward_source": trajectory.reward_source.value,
             "task_id": trajectory.task_id,
             "group_id": trajectory.group_id,
             "purpose": trajectory.purpose.value,

@@ -85,9 +85,10 @@ def show(run: RunDir, trajectory: RolloutId, as_json: AsJson = False) -> None:
         known = read_provenance(session, row)
         if as_json:
             told = asdict(known) | {"reward": row.reward, "task_id": row.task_id, "phase": row.phase}
+            told |= {"reward_source": row.reward_source, "verdict": row.info.get("verdict")}
             print(json.dumps(told, indent=2))
             return
-        reward = "no reward" if row.reward is None else f"reward {row.reward:g}"
+        reward = "no reward" if row.reward is None else f"reward {row.reward:g} by {row.reward_source}"
         print(f"{row.rollout_id}\n{row.task_id}, phase {row.phase}, group {row.group_id} ({known.group_state})")
         print(f"{reward}, {row.stop}, {row.n_steps} steps\n{known.fate}: {known.why}")
         for step in known.steps:
@@ -201,7 +202,12 @@ def import_command(
         try:
             images = open_images(image_location(recipe, paths))
             imported, left_out = import_trajectories(
-                store, images, source, name or source.resolve().name.lower(), recipe.reward.success_at
+                store,
+                images,
+                source,
+                name or source.resolve().name.lower(),
+                recipe.reward.success_at,
+                recipe.reward.source,
             )
         finally:
             store.close()

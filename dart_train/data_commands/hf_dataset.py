@@ -39,7 +39,7 @@ tags:
 
 {trajectories} trajectories with {steps} steps and {images} screenshots, exported by DART.
 
-- `trajectories`: task, instruction, reward in [0, 1] (empty: masked), stop reason, and what became of the trajectory in training.
+- `trajectories`: task, instruction, reward in [0, 1] (empty: masked) and what judged it, stop reason, and what became of it in training.
 - `steps`: sampled ids and log-probs of the distribution that was sampled from, exact prompt ids, version spans, action, advantage, entropy,
   and why the step was trained on. `image_sha256` names the screenshots of the prompt in their order.
 - `images`: each screenshot once.
@@ -108,6 +108,7 @@ def write_dataset(
         [
             ("rollout_id", pa.string()), ("group_id", pa.string()), ("task_id", pa.string()),
             ("instruction", pa.string()), ("purpose", pa.string()), ("phase", pa.string()), ("reward", pa.float64()),
+            ("reward_source", pa.string()),
             ("stop", pa.string()), ("cause", pa.string()), ("started_at_s", pa.float64()),
             ("duration_s", pa.float64()), ("steps", pa.int32()), ("fate", pa.string()), ("why", pa.string()),
             ("info", pa.string()),
@@ -145,6 +146,7 @@ def _trajectory_row(trajectory: Trajectory, known: TrajectoryProvenance, instruc
         "purpose": trajectory.purpose.value,
         "phase": trajectory.phase,
         "reward": trajectory.reward,
+        "reward_source": trajectory.reward_source.value,
         "stop": trajectory.stop.value,
         "cause": trajectory.cause,
         "started_at_s": trajectory.started_at_s,

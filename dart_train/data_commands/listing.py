@@ -48,6 +48,7 @@ class ListedTrajectory:
     phase: str
     group_id: str
     reward: float | None
+    reward_source: str
     stop: str
     steps: int
     version_min: int | None
@@ -105,6 +106,7 @@ def list_trajectories(session: Session, wanted: TrajectoryFilter, limit: int) ->
                     phase=row.phase,
                     group_id=row.group_id,
                     reward=row.reward,
+                    reward_source=row.reward_source,
                     stop=row.stop,
                     steps=row.n_steps,
                     version_min=row.version_min,
@@ -125,11 +127,12 @@ def format_table(rows: Sequence[ListedTrajectory]) -> str:
     Returns:
         One line for each, below a line of headings.
     """
-    table = [("trajectory", "task", "phase", "reward", "stop", "steps", "versions", "fate")]
+    table = [("trajectory", "task", "phase", "reward", "by", "stop", "steps", "versions", "fate")]
     for row in rows:
         reward = "-" if row.reward is None else f"{row.reward:g}"
         versions = "-" if row.version_min is None else f"{row.version_min}-{row.version_max}"
-        table.append((row.rollout_id, row.task_id, row.phase, reward, row.stop, str(row.steps), versions, row.fate))
+        by, steps = row.reward_source, str(row.steps)
+        table.append((row.rollout_id, row.task_id, row.phase, reward, by, row.stop, steps, versions, row.fate))
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table

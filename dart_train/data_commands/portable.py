@@ -25,7 +25,7 @@ from dart_agent.data_client.image_store import BlobError, BlobStorage, ImageStor
 from dart_agent.data_client.payloads import StreamStepPayload, TrajectoryPayload
 from dart_agent.data_client.wire import MAX_PHASE_NAME, PHASE_NAME, PhaseSpec
 from dart_agent.errors import StoreError
-from dart_agent.types import Purpose, Trajectory
+from dart_agent.types import Purpose, RewardKind, Trajectory
 from dart_envs.success import SUCCESS_AT, is_success
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.queries import IMPORT_PREFIX
@@ -100,7 +100,12 @@ def read_portable(folder: Path) -> Iterator[TrajectoryPayload]:
 
 
 def import_trajectories(
-    store: TrajectoryStore, images: BlobStorage, folder: Path, origin: str, success_at: float = SUCCESS_AT
+    store: TrajectoryStore,
+    images: BlobStorage,
+    folder: Path,
+    origin: str,
+    success_at: float = SUCCESS_AT,
+    reward_source: RewardKind = RewardKind.EVALUATOR,
 ) -> tuple[int, Counter[str]]:
     """Take successful training trajectories of another run into the experience pool, all or none.
 
@@ -110,6 +115,7 @@ def import_trajectories(
         folder: What `write_portable` wrote.
         origin: What the source is called; it names the phase.
         success_at: Least reward of a success.
+        reward_source: What rewards the training of this run; another source's successes are left out.
 
     Returns:
         Number of imported trajectories, and by reason how many were not.
@@ -128,7 +134,7 @@ def import_trajectories(
     taken: list[TrajectoryPayload] = []
     source = ImageStore(folder / IMAGES)
     for row in read_portable(folder):
-        reason = _refusal(store, row, source, success_at)
+        reason = _refusal(store, row, source, success_at, reward_source)
         if reason is None:
             taken.append(row)
         else:
@@ -181,11 +187,15 @@ def import_trajectories(
     return imported, left_out
 
 
-def _refusal(store: TrajectoryStore, row: TrajectoryPayload, source: ImageStore, success_at: float) -> str | None:
+def _refusal(
+    store: TrajectoryStore, row: TrajectoryPayload, source: ImageStore, success_at: float, reward_source: RewardKind
+) -> str | None:
     if row.purpose is not Purpose.TRAIN:
         return f"of purpose {row.purpose.value}"
     if not is_success(row.reward, success_at):
         return "not successful"
+    if row.reward_source is not reward_source:
+        return f"rewarded by {row.reward_source.value}"
     if not row.steps or not all(step.logprobs and step.version_spans for step in row.steps):
         return "without log-probs"
     if any(not any(step.token_ids) for step in row.steps):

@@ -1,6 +1,7 @@
 """Evaluations of runs that differ in their training seed, side by side.
 
-Role: `compare_seeds`, from results to means over seeds. Rule: results are compared only where tasks, repeats, sampling and budgets agree.
+Role: `compare_seeds`, from results to means over seeds. Rule: results are compared only where tasks, repeats, sampling, budgets and rewards
+agree.
 Non-goals: formulas (`statistics`), printing (`command`).
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_train.config import RecipeError
+from dart_train.evaluation.reward_marks import REWARD_CONDITIONS
 from dart_train.evaluation.statistics import mean_over_seeds
 
 
@@ -46,7 +48,7 @@ def compare_seeds(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         Rows with `name`, `mean`, `lower`, `upper` and `values`, in the order of the first evaluation.
 
     Raises:
-        RecipeError: Two evaluations differ in tasks, repeats, sampling or budget, or are of the same weights.
+        RecipeError: Two evaluations differ in tasks, repeats, sampling, budget or rewards, or are of the same weights.
     """
     first = results[0]
     for other in results[1:]:
@@ -54,7 +56,7 @@ def compare_seeds(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise RecipeError(
                 f"{other['source']} was evaluated on {other['split']}, {first['source']} on {first['split']}"
             )
-        before, now = first["conditions"], other["conditions"]
+        before, now = ({**REWARD_CONDITIONS, **each["conditions"]} for each in (first, other))
         differing = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         if differing:
             told = ", ".join(f"{key} {now.get(key)} and {before.get(key)}" for key in differing)

@@ -22,6 +22,7 @@ from dart_envs.success import SUCCESS_AT
 from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import find_reward_alarm
+from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import success_rate
 from dart_train.run import phases
 
@@ -103,7 +104,11 @@ def describe_evaluation(results: Sequence[EpisodeResult], success_at: float = SU
         success_at: Least reward of a solved episode.
 
     Returns:
-        Success with its 95 % interval, how many episodes count and how many do not, and the versions; None where no episode counts.
+        Success with its 95 % interval, how many episodes count and how many do not, the versions, and what judged it; None where no episode
+        counts.
+
+    Raises:
+        MixedRewardsError: Several sources judged it.
     """
     rewards: dict[str, list[float]] = defaultdict(list)
     versions: list[int] = []
@@ -112,10 +117,12 @@ def describe_evaluation(results: Sequence[EpisodeResult], success_at: float = SU
             rewards[each.task_id].append(each.reward)
             versions.append(each.version_min)
     success = success_rate(rewards, success_at)
-    if success is None:
+    source = single_source(results, "an evaluation during training")
+    if success is None or source is None:
         return None
     return {
         "success": success.value,
+        "reward_source": source.value,
         "lower": success.lower,
         "upper": success.upper,
         "episodes": len(versions),

@@ -16,6 +16,7 @@ from dart_agent.inference.weights.adapters import is_adapter
 from dart_train.config import RecipeError
 from dart_train.evaluation.comparison import read_result
 from dart_train.evaluation.results import RESULT_FILE
+from dart_train.evaluation.reward_marks import describe_rewards
 from dart_train.evaluation.statistics import Estimate
 from dart_train.evaluation.stored import StoredVersion
 from dart_train.model.adapters import merge_version
@@ -61,7 +62,9 @@ def _own_validation(version: StoredVersion) -> list[str]:
     """The run's own evaluations on validation, by which the best version is chosen."""
     if version.validation is None:
         return []
-    return [f"| validation | in the run itself, which chooses by it | | {_interval(version.validation)} | |"]
+    reward = version.recipe.reward
+    mark = describe_rewards(reward.described(reward.evaluation)) or ""
+    return [f"| validation | in the run itself, which chooses by it | | {_interval(version.validation)} | {mark} |"]
 
 
 def evaluations_of(version: StoredVersion) -> list[dict[str, Any]]:
@@ -85,11 +88,14 @@ def evaluation_lines(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
         evaluations: Results of `dart-train eval` as plain data.
 
     Returns:
-        A row for each group of tasks: split, tasks, episodes, success with its interval, use of the test split.
+        A row for each group of tasks: split, tasks, episodes, success with its interval, what judged it where no evaluator did, use of
+        the test split.
     """
     lines = []
     for each in evaluations:
-        use = "" if each.get("test_number") is None else f"use {each['test_number']} of the test split"
+        marks = [] if each.get("test_number") is None else [f"use {each['test_number']} of the test split"]
+        rewards = describe_rewards(each["conditions"])
+        use = "; ".join(marks if rewards is None else [rewards, *marks])
         for row in each["rows"]:
             lines.append(
                 f"| {each['split']} | {row['name']} | {row['episodes']} | {_interval(Estimate(**row['success']))} | {use} |"

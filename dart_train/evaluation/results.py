@@ -18,6 +18,7 @@ from typing import Any
 
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec
 from dart_envs.success import SUCCESS_AT
+from dart_train.evaluation.reward_marks import describe_rewards
 from dart_train.evaluation.statistics import Estimate, pass_rate, success_rate
 
 RESULT_FILE = "result.json"
@@ -54,7 +55,7 @@ class StoredEvaluation:
         version: Number of the version.
         digest: Digest of its weights, None where none is recorded.
         split: The split.
-        conditions: What two evaluations must share to be compared: tasks, repeats, sampling and budgets.
+        conditions: What two evaluations must share to be compared: tasks, repeats, sampling, budgets and rewards.
         rows: All tasks of trained families, each of these families, held-out families together and each, infeasible tasks.
         missing: Items without a reward.
         other_versions: Episodes that another version wrote in, which do not count.
@@ -149,10 +150,10 @@ def comparison_conditions(evaluation: PhaseSpec, task_ids: Iterable[str], limits
     Args:
         evaluation: The phase.
         task_ids: Its tasks.
-        limits: Budgets of an episode other than steps.
+        limits: Budgets of an episode other than steps, and what judged it.
 
     Returns:
-        Tasks as a digest, repeats, sampling, and budgets.
+        Tasks as a digest, repeats, sampling, budgets, and rewards.
     """
     ids = sorted(task_ids)
     return {
@@ -187,6 +188,9 @@ def format_table(evaluation: StoredEvaluation) -> str:
             f"{row.name:24} {row.success.count:>6} {row.episodes:>9} {_percent(row.success.value):>9}  "
             f"{_percent(row.success.lower)} to {_percent(row.success.upper):<8} {passes}".rstrip()
         )
+    rewards = describe_rewards(conditions)
+    if rewards is not None:
+        lines.append(f"rewards: {rewards}")
     if evaluation.missing or evaluation.other_versions:
         lines.append(
             f"{evaluation.missing} items without a reward, {evaluation.other_versions} episodes of other versions: left out"

@@ -23,7 +23,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import SamplingPayload
-from dart_agent.data_client.wire import PhaseSpec, VersionRecord
+from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, VersionRecord
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.types import Purpose
@@ -42,6 +42,7 @@ from dart_train.evaluation.results import (
     evaluations_on_test,
     result_rows,
 )
+from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
 from dart_train.evaluation.statistics import Estimate, success_rate
 from dart_train.run.components import start_model
@@ -246,6 +247,7 @@ def _validation_rewards(run: OpenRun) -> dict[int, dict[str, list[float]]]:
     """Rewards of a run's evaluations on validation, by kept version and task."""
     kept = kept_versions(run)
     rewards: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    judged: list[EpisodeResult] = []
     with Session(run.engine) as session:
         for name in session.scalars(select(PhaseTable.name)):
             if first_name(name) not in (EVAL_BEFORE, EVAL_DURING, EVAL_AFTER):
@@ -253,6 +255,8 @@ def _validation_rewards(run: OpenRun) -> dict[int, dict[str, list[float]]]:
             for each in status.results(session, name):
                 if each.version_min is not None and each.version_min == each.version_max and each.version_min in kept:
                     rewards[each.version_min][each.task_id].append(each.reward)
+                    judged.append(each)
+    single_source(judged, f"validation of {run.paths.root}")
     return rewards
 
 
@@ -337,12 +341,14 @@ async def evaluate(
         run = (make_run or _run_here)(recipe, paths, open_run_directory(recipe, paths))
         results = await until_interrupted(run, run.run_evaluation(phase, version.record))
         own = episodes_of(results, version.version)
+        kind = single_source(own, f"the evaluation in {paths.root}") or recipe.reward.evaluation
         rollout = recipe.rollout
         limits = {
             "max_episode_tokens": rollout.max_episode_tokens,
             "max_episode_s": rollout.max_episode_s,
             "loop_repeats": rollout.loop_repeats,
-            "family_limits": {name: own.model_dump() for name, own in recipe.tasks.limits.items()},
+            "family_limits": {name: limits.model_dump() for name, limits in recipe.tasks.limits.items()},
+            **recipe.reward.described(kind),
         }
         found = StoredEvaluation(
             source=version.source,
@@ -350,7 +356,12 @@ async def evaluate(
             digest=version.digest,
             split=request.split,
             conditions=comparison_conditions(phase, phase.task_ids or (), limits),
-            rows=result_rows(own, trained_families=recipe.tasks.families, infeasible=infeasible),
+            rows=result_rows(
+                own,
+                trained_families=recipe.tasks.families,
+                infeasible=infeasible,
+                success_at=recipe.reward.success_at,
+            ),
             missing=len(phase.task_ids or ()) * request.samples - len(results),
             other_versions=len(results) - len(own),
             test_number=number,

@@ -52,7 +52,8 @@ def add_evaluations(directory: Path, rows: Sequence[str]) -> None:
 
     Args:
         directory: The model directory.
-        rows: Rows of a Markdown table: split, tasks, episodes, success with its 95 % interval, and how often the test split was used.
+        rows: Rows of a Markdown table: split, tasks, episodes, success with its 95 % interval, what judged it where no evaluator did, and
+            how often the test split was used.
     """
     card = directory / CARD
     before = card.read_text(encoding="utf-8").rstrip() if card.exists() else "# A policy for desktops"

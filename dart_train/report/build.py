@@ -18,6 +18,7 @@ from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.results import evaluations_on_test, read_results, result_rows
 from dart_train.evaluation.reward_alarm import alarm_sentences
+from dart_train.evaluation.reward_marks import reward_notes, single_source
 from dart_train.report.examples import read_examples
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import Chart, Curve, Example, FailedBatch, MaskedRow, RunReport
@@ -102,9 +103,15 @@ async def build_report(
 
     Returns:
         The report; what an interrupted run lacks is empty in it.
+
+    Raises:
+        MixedRewardsError: Different sources judged the episodes of one figure.
     """
     results = {role: await client.results(name) for role, name in phases.items()}
+    for role, name in phases.items():
+        single_source(results[role], f"the phase {name}")
     before, after, tested = (results.pop(role, []) for role in ("before", "after", "test"))
+    single_source([*before, *after], "the paired evaluation")
     evaluation = compare_evaluations(rewards_by_item(before), rewards_by_item(after))
     metrics = read_metrics(paths)
     episodes = [replace(episode, phase=first_name(episode.phase)) for episode in episode_lines(metrics)]
@@ -150,6 +157,7 @@ async def build_report(
         incidents=tuple(state.incidents),
         alarms=tuple(alarm_sentences(metrics)),
         evaluations=read_results(paths.evaluations),
+        rewards=tuple(reward_notes(recipe.reward)),
     )
 
 

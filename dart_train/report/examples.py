@@ -85,7 +85,7 @@ async def read_examples(
             if len(found) == len(wanted):
                 break
     return [
-        _example(client, found[result.rollout_id], result, screen_wh, success_at)
+        _example(client, found[result.rollout_id], result.family, screen_wh, success_at)
         for result in chosen
         if result.rollout_id in found
     ]
@@ -94,15 +94,15 @@ async def read_examples(
 def _example(
     client: DataManagerClient,
     trajectory: Trajectory,
-    result: EpisodeResult,
+    family: str,
     screen_wh: tuple[int, int],
-    success_at: float,
+    success_at: float = SUCCESS_AT,
 ) -> Example:
     steps = trajectory.steps_S
     shown = steps if len(steps) <= MAX_STEPS else (*steps[: MAX_STEPS // 2], *steps[-(MAX_STEPS - MAX_STEPS // 2) :])
     succeeded = is_success(trajectory.reward, success_at)
     return Example(
-        title=f"{'Success' if succeeded else 'Failure'} · {result.family}",
+        title=f"{'Success' if succeeded else 'Failure'} · {family}",
         instruction=find_instruction(trajectory),
         reward=trajectory.reward or 0.0,
         succeeded=succeeded,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_train.evaluation.results import ResultRow
+from dart_train.evaluation.reward_marks import describe_rewards
 from dart_train.report.paired_evaluation import PairedEvaluation
 
 
@@ -193,6 +194,7 @@ class RunReport:
         incidents: One sentence per restart of a component and the like.
         alarms: One sentence for each time that the reward rose while evaluation during training did not.
         evaluations: Results of evaluations of stored versions (`dart_train.evaluation`), as plain data.
+        rewards: One sentence each on rewards of training and evaluation that are not the plain verdict of evaluators.
     """
 
     name: str
@@ -215,6 +217,7 @@ class RunReport:
     incidents: Sequence[str] = ()
     alarms: Sequence[str] = ()
     evaluations: Sequence[Mapping[str, Any]] = ()
+    rewards: Sequence[str] = ()
 
     def figures(self) -> dict[str, Any]:
         """Convert the numbers of the report to plain data.
@@ -237,6 +240,7 @@ class RunReport:
             "incidents": list(self.incidents),
             "alarms": list(self.alarms),
             "evaluations": [dict(each) for each in self.evaluations],
+            "rewards": list(self.rewards),
             "recipe": dict(self.recipe),
         }
 
@@ -262,6 +266,7 @@ def write_report(report: RunReport, folder: Path) -> Path:
         lstrip_blocks=True,
     )
     page = environment.get_template("report.html.j2").render(
+        describe_rewards=describe_rewards,
         report=report,
         charts=_draw(report.charts),
         throughput_charts=_draw(report.throughput_charts),

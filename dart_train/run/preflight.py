@@ -13,8 +13,10 @@ from pathlib import Path
 
 from dart_agent.data_client.image_location import open_images
 from dart_agent.errors import ConfigError
+from dart_agent.rewards.source import prepare_task
+from dart_agent.types import RewardKind
 from dart_envs.errors import DartEnvError, TaskError
-from dart_envs.tasks import FolderSuite, Suite
+from dart_envs.tasks import FolderSuite, Split, Suite, task_split
 from dart_envs.tasks.requirements import group_refusals, refusal_reason
 from dart_server.wire.extras import install_command
 from dart_train.config import Recipe, RecipeError
@@ -39,6 +41,7 @@ def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
         *recipe_policy.problems(recipe),
         *_package_problems(),
         *missing_packages(recipe.tracking.extras),
+        *_reward_problems(recipe),
         *_task_problems(recipe),
         *_resource_problems(recipe, paths),
         *data_problems(recipe, paths),
@@ -78,6 +81,20 @@ def _package_problems() -> list[str]:
     ]
 
 
+def _reward_problems(recipe: Recipe) -> list[str]:
+    """What a program or a judge needs before the first episode ends."""
+    problems = []
+    program, judge = recipe.reward.program, recipe.reward.judge
+    if program is not None and shutil.which(program.argv[0]) is None:
+        problems.append(f"reward.program.argv: {program.argv[0]} is no program that can be started: give its path")
+    if judge is not None:
+        try:
+            judge.read_key()
+        except ConfigError as error:
+            problems.append(f"reward.judge: {error}")
+    return problems
+
+
 def _task_problems(recipe: Recipe) -> list[str]:
     try:
         suite = phases.recipe_suite(recipe)
@@ -108,7 +125,7 @@ def _task_problems(recipe: Recipe) -> list[str]:
     held_out = [name for name in families if suite.families[name].held_out]
     if held_out:
         return [f"tasks.families: {', '.join(held_out)} is for tests only and has nothing to train on: leave it out"]
-    return _refusal_problems(recipe, suite) or _count_problems(recipe, suite)
+    return _refusal_problems(recipe, suite) or _checkpoint_problems(recipe, suite) or _count_problems(recipe, suite)
 
 
 def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
@@ -120,7 +137,13 @@ def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
     task_ids = suite.tasks(None, recipe.tasks.families)
     for task_id in task_ids:
         try:
-            reason = refusal_reason(suite.load(task_id), recipe.desktops.shape, local_images=local_images)
+            task = suite.load(task_id)
+            split = task_split(task_id)
+            key = "source" if split is Split.TRAIN else "evaluation"
+            kind: RewardKind = getattr(recipe.reward, key)
+            reason = refusal_reason(prepare_task(kind, task), recipe.desktops.shape, local_images=local_images)
+            if not task.has_evaluator and kind in (RewardKind.EVALUATOR, RewardKind.CHECKPOINTS):
+                reason = f'has no evaluator, and reward.{key} = "{kind.value}" judges the {split.value} split by it'
         except TaskError as error:
             reason = str(error).rstrip(".")
         if reason is not None:
@@ -131,6 +154,22 @@ def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
     return [
         f"tasks.folder: {len(refused)} of {len(task_ids)} tasks cannot run here ({told}): remove the cause, or leave them out with "
         f"tasks.index, which dart-envs tasks index {recipe.tasks.folder} writes"
+    ]
+
+
+def _checkpoint_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
+    """Partial credit where no task gives any."""
+    if recipe.reward.source is not RewardKind.CHECKPOINTS:
+        return []
+    tasks = suite.tasks("train", recipe.tasks.families)
+    chosen = (
+        tasks if isinstance(suite, FolderSuite) else [suite.tasks("train", [name])[0] for name in recipe.tasks.families]
+    )
+    if any(suite.load(task_id).checkpoints for task_id in chosen):
+        return []
+    return [
+        'reward.source = "checkpoints": none of the tasks to train on has checkpoints, so that there is no partial credit: give tasks '
+        'their field `checkpoints`, or set source = "evaluator"'
     ]
 
 

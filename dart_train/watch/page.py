@@ -137,7 +137,8 @@ def _update(snapshot: RunSnapshot) -> Table:
 
 
 def _families(snapshot: RunSnapshot, minutes: str) -> Table:
-    table = Table(title=f"Success in training, latest {minutes}", title_justify="left")
+    title = "\n".join([f"Success in training, latest {minutes}", *(f"({note})" for note in snapshot.rewards)])
+    table = Table(title=title, title_justify="left")
     for name in ("family", "episodes", "success", f"{minutes} before"):
         table.add_column(name, justify="left" if name == "family" else "right")
     for family, each in snapshot.families.items():

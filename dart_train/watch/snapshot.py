@@ -16,6 +16,7 @@ from dart_agent.data_client.wire import DataManagerStats
 from dart_envs.success import count_successes
 from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import ALARM_KIND, alarm_sentences
+from dart_train.evaluation.reward_marks import reward_notes
 from dart_train.report.page import StageThroughput, Utilisation
 from dart_train.report.throughput import episode_lines, stage_throughput, training_utilisation, update_lines
 from dart_train.run.decisions.stages import plan_stages
@@ -73,6 +74,7 @@ class RunSnapshot:
         paused: Why the run begins no work now, None where it goes on.
         alarm: That the reward rises and evaluation does not, as of the newest evaluation; None where that is not so.
         incidents: What went wrong and was mended.
+        rewards: One sentence each on rewards that are not the plain verdict of evaluators.
     """
 
     name: str
@@ -100,6 +102,7 @@ class RunSnapshot:
     paused: str | None
     alarm: str | None
     incidents: tuple[str, ...]
+    rewards: tuple[str, ...] = ()
 
 
 def take_snapshot(
@@ -165,6 +168,7 @@ def take_snapshot(
         paused=state.paused if running else None,
         alarm=_alarm(lines),
         incidents=tuple(state.incidents),
+        rewards=tuple(reward_notes(recipe.reward)),
     )
 
 

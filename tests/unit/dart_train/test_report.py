@@ -32,7 +32,12 @@ def test_report_shows_the_verdict_curves_and_examples(tmp_path: Path) -> None:
         charts=[Chart("Reward", "policy version", "mean reward", [Curve("train", [0, 1], [0.2, 0.6])])],
         examples=[
             Example(
-                "Success", "Press <Lemon>", 1.0, "done", [ExampleStep(1, embed_image(PIXELS), "", "Action", "click")]
+                "Success",
+                "Press <Lemon>",
+                1.0,
+                True,
+                "done",
+                [ExampleStep(1, embed_image(PIXELS), "", "Action", "click")],
             )
         ],
         incidents=["vllm-1 restarted"],
