@@ -168,8 +168,8 @@ def _checkpoint_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str
     if any(suite.load(task_id).checkpoints for task_id in chosen):
         return []
     return [
-        'reward.source = "checkpoints": none of the tasks to train on has checkpoints, so that there is no partial credit: give tasks '
-        'their field `checkpoints`, or set source = "evaluator"'
+        f"tasks.{'suite' if recipe.tasks.folder is None else 'folder'}: none of the tasks to train on has checkpoints, so that "
+        'reward.source = "checkpoints" gives no partial credit: give tasks their field `checkpoints`, or set source = "evaluator"'
     ]
 
 

@@ -63,6 +63,43 @@ def task_problems(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return []
 
 
+JUDGE = {"base_url": "http://127.0.0.1:1/v1", "model": "judge-1", "api_key_variable": None}
+
+
+def test_tasks_without_an_evaluator_need_a_source_for_each_split(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in (folder / "os").iterdir():
+        file.write_text(
+            json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != "evaluator"})
+        )
+    training_only = {"source": "judge", "judge": JUDGE}
+    told = {
+        name: task_problems(recipe_of(folder, reward=reward), tmp_path, monkeypatch)
+        for name, reward in (
+            ("none", {}),
+            ("training", training_only),
+            ("both", {**training_only, "evaluation": "judge"}),
+        )
+    }
+    assert 'has no evaluator, and reward.source = "evaluator" judges the train split by it' in told["none"][0]
+    assert "reward.source" not in told["training"][0]
+    assert 'has no evaluator, and reward.evaluation = "evaluator" judges the' in told["training"][0]
+    assert told["both"] == []
+    unused = recipe_of(folder, reward={**training_only, "source": "checkpoints", "evaluation": "judge"})
+    assert "judges the train split by it" in task_problems(unused, tmp_path, monkeypatch)[0]
+
+
+def test_partial_credit_needs_checkpoints_and_a_program_needs_to_be_there(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sentence,) = task_problems(recipe_of(folder, reward={"source": "checkpoints"}), tmp_path, monkeypatch)
+    assert sentence.startswith("tasks.folder: none of the tasks to train on has checkpoints")
+    recipe = recipe_of(folder, reward={"source": "program", "program": {"argv": ["/no/such/program"]}})
+    with pytest.raises(RecipeError, match="reward.program.argv: /no/such/program is no program"):
+        check_recipe(recipe, RunPaths(tmp_path / "r"))
+
+
 def test_every_component_knows_the_tasks(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, paths = recipe_of(folder), RunPaths(tmp_path / "r")
     monkeypatch.setattr(components, "recipe_prompt", lambda recipe: "tiny")

@@ -20,7 +20,7 @@ from dart_agent.data_client.payloads import TrajectoryPayload, stream_payloads
 from dart_agent.data_client.wire import BatchFailure, BatchReport, ParkRequest, StepUse, StoreStepRequest
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
-from dart_agent.types import Purpose
+from dart_agent.types import Purpose, RewardKind
 from dart_train.config import load_recipe
 from dart_train.data_commands.commands import app
 from dart_train.data_commands.garbage import DAY_S, GRACE_S, ImageRetention, collect_garbage
@@ -96,6 +96,8 @@ def test_every_step_says_why_it_was_trained_on_or_not(recorded: RecordedRun) -> 
     assert first["uses"][0]["trainable"] == [[2, 4]], "the older tokens are beyond the staleness limit"
     shown = recorded.run("show", recorded.masked)
     assert "no reward, farm_fault, 2 steps\nmasked: masked, because it has no reward: farm_fault (fake fault)" in shown
+    assert "reward 1 by evaluator, done" in recorded.run("show", recorded.trained)
+    assert told["reward_source"] == "evaluator"
     fates = {row["fate"] for row in json.loads(recorded.run("ls", "--json"))}
     assert fates == {"trained", "dropped", "masked", "waiting"}
     dropped = json.loads(recorded.run("ls", "--json", "--fate", "dropped"))
@@ -326,6 +328,8 @@ def test_successes_of_another_run_enter_the_pool_once_and_count_in_no_rate(
         assert imported == count
         assert left_out["not successful"] == 2
     assert left_out["imported before"] == 1
+    judged, why = import_trajectories(other.store, other.images, exported, "x", reward_source=RewardKind.JUDGE)
+    assert (judged, why["rewarded by evaluator"]) == (0, 1)
     other.restart()
     task_id = next(read_portable(exported)).task_id
     other.phase(select=None, task_ids=[task_id])

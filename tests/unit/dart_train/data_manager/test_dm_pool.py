@@ -61,7 +61,19 @@ def test_a_pool_that_is_off_is_not_read(make: Any, monkeypatch: pytest.MonkeyPat
     with make().store.begin() as session:
         monkeypatch.setattr(session, "execute", lambda *_: pytest.fail("the pool was read"))
         off = ExperiencePoolSettings(enabled=False)
-        assert choose_success(session, "s/tick/1", off, version=1, lost=(), batch_groups=(), pooled=()) is None
+        assert (
+            choose_success(session, "s/tick/1", off, success_at=1.0, version=1, lost=(), batch_groups=(), pooled=())
+            is None
+        )
+
+
+def test_partial_credit_is_no_success_of_the_pool(make: Any) -> None:
+    harness = make()
+    harness.group([0.5, 0.0, 0.0, 0.0])
+    trained(harness, 0)
+    hopeless = harness.group([0.25] * 4, version=1)
+    assert harness.batch(1) is None
+    assert harness.state_of(hopeless) == ("dropped", "all_failed")
 
 
 def test_what_the_curation_did_is_told(make: Any) -> None:
