@@ -1,7 +1,8 @@
 """Simulation: the guest agent of a pretended desktop. Speaks the guest protocol over sockets that the provider hands out.
 
 Rule: the same paths, forms and error codes as the real agent (`vm_images/guest/protocol.md`), everything in memory.
-`exec` knows `true`, `false`, `echo`, `date -u +%s` and `cat` (of the pretended files) and runs nothing.
+`exec` knows `true`, `false`, `echo`, `date -u +%s` and `cat` (of the pretended files) and runs nothing. A file at `dialog.DIALOG_FILE`
+opens a dialog on the screen, and `dialog.ANSWER_FILE` has its answer.
 Non-goals: OSWorld's paths other than `/screenshot`, `/screen_size` and `/platform`.
 """
 
@@ -17,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from dart_server.providers.guest_server import GuestRequestError, GuestServer, Reply, frame, json_reply
 from dart_server.providers.sim import screen as sim_screen
+from dart_server.providers.sim.dialog import ANSWER_FILE, DIALOG_FILE, InvalidDialogError, read_dialog
 from dart_server.providers.sim.screen import ScreenState
 from dart_server.wire import Clock
 
@@ -83,7 +85,7 @@ class SimGuest(GuestServer):
             case "POST", "/v1/exec":
                 return json_reply(self._exec(json.loads(body)))
             case "PUT", "/v1/files":
-                self.state.files[_absolute(query)] = body
+                self._put_file(_absolute(query), body)
                 return json_reply({"nbytes": len(body)})
             case "GET", "/v1/files":
                 return Reply(200, self._file(_absolute(query)), "application/octet-stream")
@@ -153,6 +155,8 @@ class SimGuest(GuestServer):
                     await self._clock.sleep(event["ms"] / 1000)
                 else:
                     sim_screen.perform(screen, event)
+            if screen.dialog is not None:
+                self.state.files[ANSWER_FILE] = screen.dialog.answer.encode()
             payload = self._picture(encoding, quality, cursor=bool(wanted.get("cursor", False)))
         times = {name: 0.0 for name in ("settle_ms", "events_ms", "grab_ms", "encode_ms")}
         header = {"seq": request.get("seq", 0), "width": screen.width, "height": screen.height, "encoding": encoding}
@@ -194,6 +198,15 @@ class SimGuest(GuestServer):
         if request.get("detach"):
             answer |= {"returncode": None, "stdout": "", "stderr": ""}
         return answer
+
+    def _put_file(self, path: str, content: bytes) -> None:
+        if path == DIALOG_FILE:
+            try:
+                self.state.screen.dialog = read_dialog(content)
+            except InvalidDialogError as error:
+                raise GuestRequestError(400, "bad_request", str(error)) from error
+            self.state.files[ANSWER_FILE] = b""
+        self.state.files[path] = content
 
     def _file(self, path: str) -> bytes:
         if path not in self.state.files:

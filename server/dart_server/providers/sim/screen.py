@@ -1,4 +1,5 @@
-"""Simulation: the screen of a pretended desktop. A few widgets, drawn with Pillow, that react to input events.
+"""Simulation: the screen of a pretended desktop. A few widgets, drawn with Pillow, that react to input events, or a declared dialog in
+their place (`dialog`).
 
 Rule: a pure function of its state; equal states draw equal pixels on every machine with the same Pillow.
 Non-goals: looking like a real desktop.
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image, ImageDraw
+
+from dart_server.providers.sim.dialog import Box, Dialog
 
 BUTTONS = ("Red", "Green", "Blue", "Count")
 _COLOURS = {"Red": (200, 40, 40), "Green": (40, 160, 60), "Blue": (40, 80, 200), "Count": (120, 120, 120)}
@@ -28,7 +31,9 @@ class InvalidEvent(ValueError):
 
 @dataclass(slots=True)
 class ScreenState:
-    """All that the screen remembers: `lit` is the colour button pressed last, `count` the presses of Count."""
+    """All that the screen remembers: `lit` is the colour button pressed last, `count` the presses of Count, `dialog` what is shown in
+    place of the widgets.
+    """
 
     width: int
     height: int
@@ -39,13 +44,13 @@ class ScreenState:
     pointer: tuple[int, int] = (0, 0)
     pressed_on: str = ""
     held: set[str] = field(default_factory=set)
-
-
-Box = tuple[int, int, int, int]
+    dialog: Dialog | None = None
 
 
 def widgets(state: ScreenState) -> dict[str, Box]:
     """Name of each widget to its (left, top, right, bottom) in pixels."""
+    if state.dialog is not None:
+        return state.dialog.boxes()
     cell, top, bottom = state.width // len(BUTTONS), state.height // 8, state.height * 3 // 8
     boxes = {name: (i * cell + 4, top, (i + 1) * cell - 4, bottom) for i, name in enumerate(BUTTONS)}
     boxes["Text"] = (4, state.height // 2, state.width - 4, state.height // 2 + state.height // 8)
@@ -110,7 +115,10 @@ def _at(state: ScreenState) -> str:
 
 def _click(state: ScreenState) -> None:
     target = _at(state)
-    if target == state.pressed_on:
+    if state.dialog is not None:
+        if target and target == state.pressed_on:
+            state.dialog.click(target)
+    elif target == state.pressed_on:
         state.focused = target == "Text"
         if target == "Count":
             state.count += 1
@@ -134,7 +142,9 @@ def draw(state: ScreenState, *, cursor: bool = False) -> Image.Image:
     """The screen, RGB, (height, width)."""
     image = Image.new("RGB", (state.width, state.height), _BACKGROUND)
     pen = ImageDraw.Draw(image)
-    for name, box in widgets(state).items():
+    if state.dialog is not None:
+        state.dialog.draw(pen)
+    for name, box in () if state.dialog is not None else widgets(state).items():
         if name == "Text":
             pen.rectangle(box, fill=(255, 255, 255), outline=(0, 90, 200) if state.focused else (90, 90, 90))
             shown = state.text.encode("ascii", "replace").decode("ascii")
@@ -168,6 +178,8 @@ def encode(image: Image.Image, encoding: str, quality: int) -> bytes:
 
 def elements(state: ScreenState) -> list[dict[str, Any]]:
     """The accessibility tree, flat."""
+    if state.dialog is not None:
+        return state.dialog.elements()
     found = []
     for name, (left, top, right, bottom) in widgets(state).items():
         is_text = name == "Text"
