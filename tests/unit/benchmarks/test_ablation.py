@@ -1,0 +1,135 @@
+"""The ablation: its tasks, what its arms differ in, its figures, and that a work folder is never run twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.ablation.arms import ARMS, FULL, PARTS, arm_overrides
+from benchmarks.ablation.curves import CurvePoint, RunCurve, steps_to_reach
+from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
+from benchmarks.ablation.figures import summarize
+from benchmarks.ablation.session import Session
+from dart_envs.errors import UnsupportedCapabilityError
+from dart_envs.tasks import Task
+from dart_server.providers.sim.dialog import read_dialog
+from dart_train.evaluation.results import HELD_OUT as HELD_OUT_ROW
+from dart_train.evaluation.results import TRAINED as TRAINED_ROW
+
+
+def _solves(task: Task, script: str) -> bool:
+    dialog = read_dialog(task.config[0].parameters["content"].encode())
+    for move in task.scripts[script]:
+        if move.target is not None and dialog.open:
+            dialog.click(str(move.target.name))
+    expected = task.evaluator.expected
+    assert isinstance(expected, dict)
+    return bool(dialog.answer == expected["rules"]["expected"])
+
+
+@pytest.mark.parametrize("family", [*TRAINED, *HELD_OUT, *HARD])
+def test_solutions_solve_near_misses_do_not_and_dialogs_are_on_the_screen(family: str) -> None:
+    for variation in range(20):
+        task = SUITE.family(family).task(SUITE.name, variation)
+        left, top, right, bottom = read_dialog(task.config[0].parameters["content"].encode()).box
+        assert 0 <= left < right <= 640
+        assert 0 <= top < bottom <= 400
+        assert _solves(task, "oracle")
+        assert not _solves(task, "near_miss")
+        assert len(task.oracle_script) < task.max_steps
+
+
+def test_held_out_families_are_tests_only_and_hard_ones_are_not_trained_on() -> None:
+    assert not SUITE.tasks("train", HELD_OUT)
+    assert set(SUITE.families) == {*TRAINED, *HELD_OUT, *HARD}
+
+
+def _session(work: Path, **settings: Any) -> Session:
+    return Session(work, settings, minutes=1.0, noise=0.02, every_s=10.0)
+
+
+def test_each_arm_has_a_valid_recipe_and_lacks_exactly_one_part(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+
+    def recipe(name: str) -> dict[str, Any]:
+        overrides = arm_overrides(ARMS[name], seed=1, minutes=1.0, model=str(tmp_path), hard_families=HARD)
+        if "train.sft_coefficient" in overrides:
+            overrides["demos.path"] = str(tmp_path)
+        plain = session.recipe(overrides).model_dump()
+        return {f"{section}.{key}": value for section, keys in plain.items() for key, value in keys.items()}
+
+    recipes = {name: recipe(name) for name in ARMS}
+    full = recipes["full"]
+    for part, removed in PARTS.items():
+        without = recipes[f"no_{part}"]
+        assert {key for key in full if full[key] != without[key]} == {"run.name", *removed}
+    assert recipes["plain"]["train.tis_cap"] is None
+    assert not any(recipes["plain"][f"curation.{key}"] for key in ("dynamic_rollout_number", "experience_pool"))
+    stale, uncorrected = recipes["stale"], recipes["stale_uncorrected"]
+    assert {key for key in stale if stale[key] != uncorrected[key]} == {"run.name", "train.tis_cap"}
+    assert {tuple(values["tasks.families"]) for name, values in recipes.items() if not ARMS[name].hard} == {TRAINED}
+    assert FULL["curation.preset"] == "adaptive"
+
+
+def _curve(*successes: float) -> RunCurve:
+    points = [CurvePoint(100 * number, 1.0, 60, value) for number, value in enumerate(successes, 1)]
+    return RunCurve(points, 1000, 100, 0, 10, 0.0, {})
+
+
+def test_a_level_is_reached_by_evaluations_in_a_row_and_not_by_a_lucky_one() -> None:
+    assert steps_to_reach(_curve(0.2, 0.9, 0.2, 0.2, 0.6, 0.7, 0.8), 0.6, 0.8) == 700
+    assert steps_to_reach(_curve(0.2, 0.9, 0.2), 0.6, 0.7) == 1000
+    assert steps_to_reach(_curve(0.2, 0.9, 0.2), 0.6, 0.5) is None
+
+
+def _record(validation: float, held_out: float, *successes: float) -> dict[str, Any]:
+    return {
+        "curve": _curve(*successes).as_dict(),
+        "validation": {TRAINED_ROW: {"episodes": 60, "success": validation}},
+        "test": {HELD_OUT_ROW: {"episodes": 60, "success": held_out}},
+    }
+
+
+def test_figures_compare_arms_by_seed() -> None:
+    full = {seed: _record(0.8, 0.6, 0.5, 0.6, 0.7, 0.8) for seed in (1, 2)}
+    plain = {1: _record(0.6, 0.5, 0.3, 0.4), 2: _record(0.5, 0.5, 0.3, 0.4)}
+    figures = summarize({"full": full, "plain": plain, "no_task_sampling": {1: _record(0.7, 0.6, 0.5)}})
+    assert figures["steps_share_to_plain"] == pytest.approx(0.3)
+    assert figures["full_minus_plain"]["validation"]["mean"] == pytest.approx(0.25)
+    assert figures["worth_of_parts"]["task_sampling"]["validation"] == {
+        "mean": pytest.approx(0.1),
+        "lower": None,
+        "upper": None,
+        "seeds": 1,
+    }
+    assert set(figures["arms"]) == {"full", "plain", "no_task_sampling"}
+
+
+def test_a_level_that_one_seed_never_reaches_gives_no_share() -> None:
+    figures = summarize({"full": {1: _record(0.2, 0.2, 0.1, 0.1, 0.2)}, "plain": {1: _record(0.6, 0.5, 0.3)}})
+    assert figures["steps_share_to_plain"] is None
+    assert figures["steps_to_plain"] == {"by_seed": {"1": None}, "reached": 0, "overall": None}
+
+
+def test_what_is_recorded_is_not_done_again_and_what_failed_is(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    session.open()
+
+    def fail() -> dict[str, Any]:
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        session.recorded(1, "full", fail)
+    assert session.records("full") == {}
+    session.recorded(1, "full", lambda: {"value": 1})
+    assert session.recorded(1, "full", fail)["value"] == 1
+    assert list(session.records("full")) == [1]
+
+
+def test_a_work_folder_refuses_other_settings(tmp_path: Path) -> None:
+    _session(tmp_path).open()
+    _session(tmp_path).open()
+    with pytest.raises(UnsupportedCapabilityError, match=r"warmup\.images"):
+        _session(tmp_path, **{"warmup.images": 10}).open()
