@@ -52,6 +52,14 @@ class Components(StrEnum):
     REAL = "real"
 
 
+class BenchPart(StrEnum):
+    """What `bench` measures."""
+
+    TRAIN = "train"
+    PUBLISH = "publish"
+    ENGINE = "engine"
+
+
 def _recipe(path: Path, overrides: list[str]) -> Recipe:
     try:
         return load_recipe(path, tuple(overrides))
@@ -259,6 +267,47 @@ def plan(
     except RecipeError as error:
         raise wrong_input(str(error)) from None
     if problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def bench(
+    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
+    overrides: Overrides = None,
+    skip: Annotated[
+        list[BenchPart] | None, typer.Option("--skip", help="leave a part out; may be repeated", case_sensitive=False)
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="train steps that are measured")] = 3,
+    rollouts: Annotated[int, typer.Option("--rollouts", min=2, max=256, help="trajectories of their batch")] = 2,
+    tflops: Annotated[
+        float | None,
+        typer.Option("--tflops", min=0.001, help="predict with so many TFLOP/s; default: a matrix product is measured"),
+    ] = None,
+    mfu: Annotated[
+        float, typer.Option("--mfu", min=0.01, max=1, help="fraction of them that train steps are predicted to reach")
+    ] = 0.35,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write all figures to this file")] = None,
+) -> None:
+    """Measure what a plan predicts, on this host: a train step, its memory, a published version, an inference worker.
+
+    One trainer process and one inference worker, with random trajectories; no desktop. Exit code 1: a part could not be measured.
+    """
+    checked = _recipe(recipe, overrides or [])
+    from dart_train.bench.command import run_bench
+
+    try:
+        complete = run_bench(
+            checked,
+            skip=[part.value for part in skip or ()],
+            repeats=repeats,
+            rollouts=rollouts,
+            tflops=tflops,
+            mfu=mfu,
+            json_file=json_file,
+        )
+    except RecipeError as error:
+        raise wrong_input(str(error)) from None
+    if not complete:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -20,10 +20,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.recorded_batch import VOCABULARY, Size, write_batch, write_model
+from benchmarks.training.compared_model import VOCABULARY, ModelSize, write_model
+from dart_train.bench.recorded_batch import BatchSize, write_batch
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "server")])
@@ -43,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trl-settings", type=int, default=len(TRL_SETTINGS), help="TRL settings that are tried, from 2 on"
     )
-    parser.add_argument("--rollouts", type=int, default=Size().rollouts)
-    parser.add_argument("--steps", type=int, default=Size().steps)
+    parser.add_argument("--rollouts", type=int, default=BatchSize().rollouts)
+    parser.add_argument("--steps", type=int, default=BatchSize().steps)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -59,11 +61,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    size = Size(rollouts=args.rollouts, steps=args.steps)
+    model, size = ModelSize(), BatchSize(rollouts=args.rollouts, steps=args.steps)
     tokens = size.rollouts * size.steps * size.response_tokens
     with tempfile.TemporaryDirectory(prefix="dart-b") as folder:
         directory = Path(folder)
-        config = json.loads((write_model(directory / "model", size) / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((write_model(directory / "model", model, size) / "config.json").read_text(encoding="utf-8"))
         write_batch(directory, size, config["image_token_id"])
         own = _run(sys.executable, "own_step", directory, OWN_SETTINGS, args.repeats, tokens)
         unshared = _run(
@@ -90,7 +92,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "prefix_sharing_speedup": round(rate / unshared["tokens_per_cpu_s"], 2),
         "sampled_tokens": tokens,
         "vocabulary": VOCABULARY,
-        "size": {name: getattr(size, name) for name in Size.__slots__},
+        "size": asdict(model) | asdict(size),
         "trl_version": version,
         "own": own,
         "own_again": own_again,

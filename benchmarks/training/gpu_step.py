@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.recorded_batch import Size, write_batch
 from dart_agent.data_client.image_store import ImageStore
+from dart_train.bench.recorded_batch import BatchSize, write_batch
 from dart_train.model.layouts import IMAGE_TOKEN, build
 from dart_train.trainer import policy
 from dart_train.trainer.config import TrainerConfig
@@ -36,7 +36,7 @@ def main(options: dict[str, Any]) -> None:
 
     full, cuda = options["name"].endswith("3b"), options["device"] == "cuda"
     patch = 16 if options["name"].startswith("qwen3") else 14
-    size = Size(
+    size = BatchSize(
         image_wh=(4 * patch, 4 * patch) if options["tiny"] else (40 * 2 * patch, 22 * 2 * patch),
         rollouts=options["trajectories"],
         steps=STEPS,
@@ -87,7 +87,7 @@ def main(options: dict[str, Any]) -> None:
     )
 
 
-def _step_flops(model: Any, tokens: int, stream: int, full: bool, size: Size) -> float:
+def _step_flops(model: Any, tokens: int, stream: int, full: bool, size: BatchSize) -> float:
     """Floating-point operations of one step without recomputation."""
     backbone, text = model.model, model.config.text_config
     language = sum(parameter.numel() for parameter in backbone.language_model.layers.parameters())

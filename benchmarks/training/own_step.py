@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.step_meter import measure_steps
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch
+from dart_train.bench.step_meter import measure_steps
 from dart_train.trainer import trainer as trainer_module
 from dart_train.trainer.batches.segments import Segment
 from dart_train.trainer.config import TrainerConfig

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.step_meter import measure_steps
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch
+from dart_train.bench.step_meter import measure_steps
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.trainer.batches.rows import TrainRow, build_rows
 from dart_train.trainer.batches.segments import Segment, build_segments

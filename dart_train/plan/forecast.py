@@ -116,8 +116,7 @@ def forecast_time(recipe: Recipe, size: PolicySize, engine: EngineMemory, assume
     Returns:
         The forecast.
     """
-    flops_per_token = 2 * (size.parameters.layers + size.parameters.vision) * passes(recipe)
-    tokens_per_s = recipe.train.processes * assumed.tflops * 1e12 * assumed.mfu / flops_per_token
+    tokens_per_s = train_tokens_per_s(recipe, size, assumed)
     base = SystemModels()
     models = base.model_copy(
         update={
@@ -154,6 +153,21 @@ def forecast_time(recipe: Recipe, size: PolicySize, engine: EngineMemory, assume
         bottleneck=limit.name,
         reason=limit.reason,
     )
+
+
+def train_tokens_per_s(recipe: Recipe, size: PolicySize, assumed: Assumptions) -> float:
+    """Predict how many tokens of streams a train step computes per second, all its passes included.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+        assumed: Assumptions.
+
+    Returns:
+        Tokens per second of all processes together.
+    """
+    flops_per_token = 2 * (size.parameters.layers + size.parameters.vision) * passes(recipe)
+    return recipe.train.processes * assumed.tflops * 1e12 * assumed.mfu / flops_per_token
 
 
 def version_bytes(recipe: Recipe, size: PolicySize) -> int:

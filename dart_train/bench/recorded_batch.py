@@ -1,12 +1,12 @@
-"""A small model with a large vocabulary, and a batch of multi-turn trajectories for it.
+"""A batch of multi-turn trajectories to measure train steps with.
 
-Role: `write_model` and `write_batch` make what the trainers that are compared read from one directory. Rule: random weights, random screens
-and random ids by seed; each step's prompt continues the one before exactly and shows one more screenshot. Non-goals: learning anything.
+Role: `write_batch` makes what a trainer reads from one directory. Rule: random screens and random ids by seed; each step's prompt continues
+the one before exactly and shows one more screenshot. Non-goals: learning anything.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +16,15 @@ from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch, BatchGroup, BatchMember, BatchRow
 from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
 
-VOCABULARY = 151_936
 WORDS = (300, 900)
 """Range of the ids that prompts and responses are made of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How large model and batch are.
+class BatchSize:
+    """How large a batch is.
 
     Attributes:
-        hidden: Width of the language model.
-        layers: Its layers.
-        vision_hidden: Width of the vision tower.
-        vision_layers: Its layers.
         image_wh: Width and height of a screenshot in pixels.
         rollouts: Trajectories of the batch, one group.
         steps: Steps of each.
@@ -37,10 +32,6 @@ class Size:
         response_tokens: Tokens of a response.
     """
 
-    hidden: int = 128
-    layers: int = 8
-    vision_hidden: int = 64
-    vision_layers: int = 2
     image_wh: tuple[int, int] = (256, 160)
     rollouts: int = 2
     steps: int = 10
@@ -48,45 +39,7 @@ class Size:
     response_tokens: int = 16
 
 
-def write_model(directory: Path, size: Size) -> Path:
-    """Write a model of the Qwen3-VL family with the vocabulary of the published ones.
-
-    Args:
-        directory: The directory to make.
-        size: The size.
-
-    Returns:
-        The directory.
-    """
-    from dart_train.model.init_model import init_model
-    from dart_train.model.policy_model import load_model
-    from dart_train.presets import PRESETS
-
-    heads = max(1, size.hidden // 64)
-    preset = replace(
-        PRESETS["tiny"],
-        hidden_size=size.hidden,
-        intermediate_size=4 * size.hidden,
-        text_layers=size.layers,
-        heads=heads,
-        head_dim=64,
-        mrope_section=(12, 10, 10),
-        vision_layers=size.vision_layers,
-        vision_hidden_size=size.vision_hidden,
-        vision_intermediate_size=4 * size.vision_hidden,
-        vision_heads=max(1, size.vision_hidden // 64),
-        deepstack_layers=(0,),
-        max_positions=32_768,
-        input_wh=size.image_wh,
-    )
-    init_model(preset, directory, seed=1)
-    loaded = load_model(directory)
-    loaded.model.resize_token_embeddings(VOCABULARY, mean_resizing=False)
-    loaded.save(directory)
-    return directory
-
-
-def write_batch(directory: Path, size: Size, image_token: int, seed: int = 0, patch: int = 16) -> Batch:
+def write_batch(directory: Path, size: BatchSize, image_token: int, seed: int = 0, patch: int = 16) -> Batch:
     """Write screenshots into `images` and the batch into `batch.json`.
 
     Args:

@@ -1,0 +1,236 @@
+"""The command `dart-train bench`: measures on this host what `dart-train plan` predicts.
+
+Role: prepares policy and configurations as a run does, has train steps, a published version and an inference worker measured, one after the
+other, and prints predicted against measured. Rule: one trainer process and one inference worker are measured, whatever the recipe has; what
+cannot be measured here is a sentence in the result, and the rest is measured all the same. Everything is made in a temporary folder.
+Non-goals: formulas (`comparison`), desktops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from dart_agent.errors import AgentError, ConfigError
+from dart_agent.inference.checkpoint_files import resolve_checkpoint
+from dart_agent.inference.config import load_inference_config
+from dart_agent.inference.settings import PublishedWeights
+from dart_agent.prompts.builder import PromptSpec, preset
+from dart_train.bench.comparison import Row, engine_rows, training_rows
+from dart_train.bench.engine_rate import measure_engine
+from dart_train.bench.train_step import TrainFigures, TrainJob
+from dart_train.config import Recipe, RecipeError
+from dart_train.plan.forecast import Assumptions
+from dart_train.plan.policy_size import ANSWER_TOKENS, PolicySize, read_policy_size
+from dart_train.run import components, training_components
+from dart_train.run.paths import RunPaths
+from dart_train.run.recipe_policy import recipe_prompt
+from dart_train.trainer.config import TrainerConfig
+
+Part = Literal["train", "publish", "engine"]
+PARTS: tuple[Part, ...] = ("train", "publish", "engine")
+MOST_STEPS = 5
+"""Steps of a measured trajectory, at most."""
+LOG_TAIL = 1500
+ENGINE_LOG = "bench-engine.log"
+"""In the temporary folder, which is gone at the end: a failure quotes the end of it."""
+
+
+def run_bench(
+    recipe: Recipe,
+    *,
+    skip: Collection[Part] = (),
+    repeats: int = 3,
+    rollouts: int = 2,
+    mfu: float = 0.35,
+    tflops: float | None = None,
+    json_file: Path | None = None,
+    console: Console | None = None,
+) -> bool:
+    """Measure, print, and write.
+
+    Args:
+        recipe: The recipe.
+        skip: Parts that are left out.
+        repeats: Train steps that are measured.
+        rollouts: Trajectories of their batch.
+        mfu: Fraction of the device's speed that the plan assumes of train steps.
+        tflops: Speed of the device that the plan assumes; None: that of a matrix product on it.
+        json_file: File for all figures; None: none is written.
+        console: Where the table is printed; None: standard output.
+
+    Returns:
+        Whether every part that was asked for was measured.
+
+    Raises:
+        RecipeError: The policy is not on this host, or nothing is left to measure.
+    """
+    if not set(PARTS) - set(skip):
+        raise RecipeError("--skip leaves nothing to measure: leave one of train, publish and engine")
+    rows: list[Row] = []
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="dart-bench-") as place:
+        paths = RunPaths(Path(place) / "run")
+        paths.make()
+        measured = measured_recipe(recipe, paths)
+        size, spec = read_policy_size(measured), prompt_spec(measured)
+        found = None
+        if not {"train", "publish"} <= set(skip):
+            try:
+                found = _measure_training(measured, paths, size, spec, skip, repeats, rollouts)
+                assumed = Assumptions(tflops=tflops or found.device_tflops, mfu=mfu)
+                rows += training_rows(measured, size, assumed, found)
+            except _PartFailedError as error:
+                failed["train"] = str(error)
+        if "engine" not in skip:
+            try:
+                rows += _measure_engine(measured, paths, spec, found)
+            except AgentError as error:
+                failed["engine"] = f"{error}\n{_end_of(paths.logs / ENGINE_LOG)}".rstrip()
+    _print(console or Console(), rows, failed, found)
+    if json_file is not None:
+        figures: dict[str, Any] = {
+            "training": None if found is None else found.model_dump(mode="json", exclude={"version"}),
+            "rows": [asdict(row) | {"ratio": row.ratio} for row in rows],
+            "failed": failed,
+        }
+        json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return not failed
+
+
+def measured_recipe(recipe: Recipe, paths: RunPaths) -> Recipe:
+    """Derive what is measured: one trainer process and one inference worker, from the policy before any warm start.
+
+    Args:
+        recipe: The recipe.
+        paths: Folder of the measurement; a model that the recipe makes is made there.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeError: The policy is not on this host.
+    """
+    plain = recipe.model_dump()
+    if recipe.model.path is not None:
+        try:
+            resolve_checkpoint(recipe.model.path)
+        except ConfigError as error:
+            raise RecipeError(
+                f"model.path: {error}; a bench needs the weights: fetch them, or use dart-train plan"
+            ) from None
+    if recipe.model.preset is not None:
+        from dart_train.model.init_model import init_model
+
+        init_model(recipe.model.preset, paths.initial_model, recipe.run.seed)
+        plain["model"] |= {"preset": None, "path": str(paths.initial_model), "prompt": recipe_prompt(recipe)}
+    plain["warmup"]["enabled"] = False
+    plain["train"] |= {"processes": 1, "devices": None, "sft_coefficient": 0.0}
+    plain["inference"] |= {"workers": 1, "devices": None}
+    plain["data"] |= {"database_url": None, "images_url": None, "listen": None, "url": None}
+    return Recipe.model_validate(plain)
+
+
+def prompt_spec(recipe: Recipe) -> PromptSpec:
+    """Return the prompts of a recipe's policy.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The prompts.
+    """
+    model = recipe.model
+    return preset(
+        recipe_prompt(recipe),
+        images=model.history_images,
+        history=model.history,
+        min_pixels=model.min_pixels,
+        max_pixels=model.max_pixels,
+    )
+
+
+class _PartFailedError(Exception):
+    """A part cannot be measured here."""
+
+
+def _measure_training(
+    recipe: Recipe,
+    paths: RunPaths,
+    size: PolicySize,
+    spec: PromptSpec,
+    skip: Collection[Part],
+    repeats: int,
+    rollouts: int,
+) -> TrainFigures:
+    training_components.trainer(recipe, paths)
+    config = TrainerConfig.model_validate_json((paths.configs / "trainer.json").read_text(encoding="utf-8"))
+    job = TrainJob(
+        config=config,
+        folder=paths.root,
+        image_wh=spec.picture_wh(recipe.desktops.resolution),
+        patch_px=size.patch_px,
+        rollouts=rollouts,
+        steps=max(1, min(MOST_STEPS, recipe.tasks.max_steps, size.images if size.images > 1 else MOST_STEPS)),
+        response_tokens=min(recipe.rollout.max_tokens, ANSWER_TOKENS),
+        repeats=0 if "train" in skip else repeats,
+        publish="publish" not in skip,
+    )
+    file = paths.root / "train-job.json"
+    file.write_text(job.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "dart_train.bench.train_step", str(file)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise _PartFailedError(done.stderr.strip()[-LOG_TAIL:] or f"the process ended with exit code {done.returncode}")
+    return TrainFigures.model_validate_json(done.stdout.strip().splitlines()[-1])
+
+
+def _measure_engine(recipe: Recipe, paths: RunPaths, spec: PromptSpec, found: TrainFigures | None) -> list[Row]:
+    components.inference(recipe, paths)
+    settings = load_inference_config(paths.configs / "inference.json").worker
+    published = None
+    if found is not None and found.version is not None:
+        published = PublishedWeights(1, found.version, found.digest)
+    figures = asyncio.run(
+        measure_engine(
+            settings,
+            spec,
+            recipe.rollout.sampling,
+            screen_wh=recipe.desktops.resolution,
+            requests=recipe.inference.max_num_seqs,
+            log=paths.logs / ENGINE_LOG,
+            published=published,
+        )
+    )
+    return engine_rows(figures, None if found is None else found.published_bytes)
+
+
+def _print(console: Console, rows: list[Row], failed: dict[str, str], found: TrainFigures | None) -> None:
+    if found is not None:
+        console.print(f"Trainer on {found.device}; a matrix product reaches {found.device_tflops:.3g} TFLOP/s there.")
+    table = Table(title="Predicted and measured", title_justify="left")
+    for index, name in enumerate(("what", "unit", "predicted", "measured", "measured / predicted")):
+        table.add_column(name, justify="right" if index > 1 else "left")
+    for row in rows:
+        table.add_row(row.name, row.unit, *map(_number, (row.predicted, row.measured, row.ratio)))
+    console.print(table)
+    for part, reason in failed.items():
+        console.print(f"Not measured: {part}: {reason}", style="bold red", markup=False, soft_wrap=True)
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:] if log.exists() else ""
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}"
