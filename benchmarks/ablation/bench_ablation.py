@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--late", type=float, default=60.0, help="seconds between versions that this engine takes")
     parser.add_argument(
+        "--judged-tasks", type=int, default=None, help="of each split, to check the program; default: all"
+    )
+    parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=JSON", help="of the common recipe"
     )
 
@@ -61,17 +64,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         The figures.
     """
     settings = {key: json.loads(value) for key, value in (text.split("=", 1) for text in args.overrides)}
-    session = Session(args.work.resolve(), settings, args.minutes_per_arm, args.noise, args.late)
+    session = Session(args.work.resolve(), settings, args.minutes_per_arm, args.noise, args.late, args.judged_tasks)
     session.open()
     names = args.arms or [name for group in args.only for name in GROUPS[group]]
     began_s = time.monotonic()
     try:
-        for seed in args.seeds:
-            for name in names:
-                if args.stop_after is not None and time.monotonic() - began_s > 60 * args.stop_after:
-                    say(f"{args.stop_after:g} minutes are over: call again to go on with seed {seed}, {name}")
-                    break
-                run_arm(session, seed, ARMS[name])
+        for seed, name in ((seed, name) for seed in args.seeds for name in names):
+            if args.stop_after is not None and time.monotonic() - began_s > 60 * args.stop_after:
+                say(f"{args.stop_after:g} minutes are over: call again to go on with seed {seed}, {name}")
+                break
+            run_arm(session, seed, ARMS[name])
     finally:
         session.close()
     records = {name: found for name in ARMS if (found := session.records(name))}

@@ -52,6 +52,7 @@ class Session:
         minutes: Minutes of training of each arm.
         noise: Noise of the perturbed engine.
         every_s: Seconds between two versions that the perturbed engine takes.
+        judged_tasks: Tasks of each split that a version is judged on; None: all.
     """
 
     work: Path
@@ -59,10 +60,12 @@ class Session:
     minutes: float
     noise: float
     every_s: float
+    judged_tasks: int | None = None
 
     def noted(self) -> dict[str, Any]:
         """Return what every call on the folder must agree on."""
-        return {**self.settings, "minutes": self.minutes, "noise": self.noise, "every_s": self.every_s}
+        own = {"minutes": self.minutes, "noise": self.noise, "every_s": self.every_s, "judged_tasks": self.judged_tasks}
+        return {**self.settings, **own}
 
     def open(self) -> None:
         """Make the work folder, or compare what an earlier call noted in it.
