@@ -1,0 +1,166 @@
+"""An action head against coordinates as text, data efficiency, verifier, second look, and adaptation to an application.
+
+Role: trains a tiny Qwen3-VL (that of the demo, random weights) with the head and with coordinates as text for every seed, and compares what
+both answer about held-out screens. Rule: all methods of a seed have the same screens, updates, order, optimiser and start weights; ratios
+and differences are over the same questions, with an interval that draws seeds and screens. The screens are drawn
+(`benchmarks.grounding.drawn_screens`), and the held-out application, too; its samples come from `dart_agent.explore`. `--work` keeps
+everything by seed and arm: the same command goes on where it was stopped. Declared budget: 25 minutes for three seeds on two quiet
+cores. Non-goals: how published models do on real screens.
+
+    head_over_text                   hit rate of the head / that of text, on all held-out screens
+    data_share_for_text_accuracy     smallest share of screens and updates with which the head is as good as text with all of them
+    frozen                           a head on the frozen backbone of the text model, alone and with the verifier, against text
+    verifier_gain, zoom_gain         against the head alone, each by itself
+    adaptation                       the held-out application before, after exploration data, after as much generic data
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.grounding.intervals import Hits, hit_rate, paired
+from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
+
+if TYPE_CHECKING:
+    from benchmarks.grounding.arms import Answers, SeedRun
+
+PARTS = ("grounding", "adaptation")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the benchmark.
+
+    Args:
+        parser: Its parser.
+    """
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="weights, screens and order for each")
+    parser.add_argument(
+        "--work", type=Path, help="folder that keeps each seed and arm, to go on from; default: temporary"
+    )
+    parser.add_argument("--only", choices=PARTS, help="one part; the adaptation trains the head first")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
+    parser.add_argument("--smoke", action="store_true", help="a few updates, which learn nothing: whether it works")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Train and ask.
+
+    Args:
+        args: Seeds, folder, part, threads.
+
+    Returns:
+        Ratios, differences and hit rates with their intervals.
+    """
+    from benchmarks.grounding.arms import SeedRun
+
+    setting = SMOKE if args.smoke else FULL
+    with _work(args.work, setting) as folder:
+        runs = [SeedRun(folder / f"seed-{seed}", setting, seed, args.threads) for seed in args.seeds]
+        figures: dict[str, Any] = {
+            "screens": "drawn",
+            "model": setting.preset().name,
+            "smoke": bool(args.smoke),
+            "seeds": list(args.seeds),
+            "threads": args.threads,
+            "setting": dataclasses.asdict(setting),
+        }
+        if args.only != "adaptation":
+            figures = _grounding(runs, setting) | figures
+        if args.only != "grounding":
+            figures["adaptation"] = _adaptation(runs)
+        figures["seconds_by_arm"] = {str(run.seed): run.seconds() for run in runs}
+    return figures
+
+
+def _grounding(runs: list[SeedRun], setting: Setting) -> dict[str, Any]:
+    found: dict[str, list[Hits]] = {}
+    shares: list[float | None] = []
+    tried: dict[str, dict[str, float]] = {}
+    for run in runs:
+        text, head, frozen = run.text(), run.head(), run.frozen()
+        for name, hits in {**text, **head, **{f"frozen_{name}": hits for name, hits in frozen.items()}}.items():
+            found.setdefault(name, []).append(hits)
+        share, rates = _enough(run, setting, text, head)
+        shares.append(share)
+        tried[str(run.seed)] = rates
+    against_text = paired(found["head"], found["text"])
+    return {
+        "head_over_text": against_text["ratio"],
+        "head_over_text_interval": against_text["ratio_interval"],
+        "text_accuracy": against_text["theirs"],
+        "head_accuracy": against_text["ours"],
+        "data_share_for_text_accuracy": None if None in shares else max(share for share in shares if share is not None),
+        "data_share_by_seed": shares,
+        "accuracy_by_share": tried,
+        "by_held_out": {
+            kind: paired(_of_kind(found["head"], kind), _of_kind(found["text"], kind)) for kind in HELD_OUT
+        },
+        "by_seed": [paired([head], [text]) for head, text in zip(found["head"], found["text"], strict=True)],
+        "region_score": {"mean": against_text["ours"]}
+        | {score: round(hit_rate(found[f"head_{score}"]), 4) for score in REGION_SCORES},
+        "verifier_gain": paired(found["verifier"], found["head"]),
+        "zoom_gain": paired(found["zoom"], found["head"]),
+        "frozen": {
+            "head_over_text": paired(found["frozen_head"], found["text"]),
+            "head_with_verifier_over_text": paired(found["frozen_verifier"], found["text"]),
+            "verifier_gain": paired(found["frozen_verifier"], found["frozen_head"]),
+        },
+    }
+
+
+def _enough(run: SeedRun, setting: Setting, text: Answers, head: Answers) -> tuple[float | None, dict[str, float]]:
+    """The smallest share with which the head is as good as text, and what was tried."""
+    wanted, rates = hit_rate([text["text"]]), {}
+    for share in setting.shares:
+        rates[str(share)] = round(hit_rate([run.share(share)["head"]]), 4)
+        if rates[str(share)] >= wanted:
+            return share, rates
+    rates["1.0"] = round(hit_rate([head["head"]]), 4)
+    return (1.0 if rates["1.0"] >= wanted else None), rates
+
+
+def _of_kind(hits_S: list[Hits], kind: str) -> list[Hits]:
+    return [{name: hit for name, hit in hits.items() if name.startswith(f"{kind}/")} for hits in hits_S]
+
+
+def _adaptation(runs: list[SeedRun]) -> dict[str, Any]:
+    from benchmarks.grounding.adaptation import adapt
+
+    answers, explorations = zip(*(adapt(run) for run in runs), strict=True)
+
+    def compare(ours: str, theirs: str) -> dict[str, Any]:
+        return paired([found[ours] for found in answers], [found[theirs] for found in answers])
+
+    return {
+        "before": round(hit_rate([found["before"] for found in answers]), 4),
+        "after_exploration": compare("explored", "before"),
+        "after_generic": compare("generic", "before"),
+        "exploration_over_generic": compare("explored", "generic"),
+        "elsewhere_after_exploration": compare("elsewhere_explored", "elsewhere_before"),
+        "explorations": list(explorations),
+        "application": "drawn",
+    }
+
+
+@contextlib.contextmanager
+def _work(folder: Path | None, setting: Setting) -> Iterator[Path]:
+    """The folder of the work; one of another setting is refused."""
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="dart-grounding-") as made:
+            yield Path(made)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path, wanted = folder / "setting.json", json.dumps(dataclasses.asdict(setting), indent=2)
+    if path.exists() and path.read_text(encoding="utf-8") != wanted:
+        sys.stderr.write(f"bench grounding: {folder} holds the work of another setting: choose another --work\n")
+        raise SystemExit(2)
+    path.write_text(wanted, encoding="utf-8")
+    yield folder

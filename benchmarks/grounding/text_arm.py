@@ -1,0 +1,146 @@
+"""The baseline: the same backbone says coordinates as text.
+
+Role: `TextTrainer` trains a model to answer with `click(start_box='(x,y)')`; `text_points` asks it. Rule: samples, order, packing,
+optimiser and numbers of updates are those of the head; the format is that of the demo's policy: whole pixels of the image on a grid of
+`STEP_PX`, one token each. The form around the numbers is given when the model is asked, and only numbers may be chosen, so that no answer
+of the baseline is lost to its form. Non-goals: sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dart_agent.grounding.packing import PackedQuestions, Question, pack
+from dart_agent.grounding.samples import GroundingSample, read_image
+from dart_agent.grounding.scoring import Point
+from dart_envs.types import RgbImage
+from dart_train.grounding.batches import SampleSet
+from dart_train.grounding.config import SupervisedConfig
+from dart_train.grounding.losses import language_loss
+from dart_train.grounding.supervised import SupervisedTrainer
+from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.policy_model import LoadedModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STEP_PX = 8
+"""Grid of the coordinates, that of the preset `tiny`."""
+_HEAD, _END = "\nAction: click(start_box='(", ")')<|im_end|>"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedText:
+    """A model as packing wants it."""
+
+    backbone: Any
+    processor: Any
+    system: str = ""
+
+
+class TextTrainer(SupervisedTrainer):
+    """A model with its optimiser.
+
+    Args:
+        config: The configuration.
+        samples: What is learnt; samples with one target.
+        loaded: The model; it is set up for training in place.
+    """
+
+    def __init__(self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel) -> None:
+        self._config, self._samples, self.loaded = config, samples, loaded
+        self._asked = AskedText(loaded.model, loaded.processor)
+        loaded.model.requires_grad_(True)
+        optimize_vision_for_cpu(loaded.model)
+        super().__init__(config, {"backbone": loaded.model.train()})
+
+    def losses(self, number: int) -> dict[str, Tensor]:
+        """The loss of the answers; see `SupervisedTrainer.losses`."""
+        config = self._config
+        batch = self._samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
+        images = [read_image(path, samples[0].image_wh) for path, samples in batch]
+        asked = [
+            [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
+            for _, samples in batch
+        ]
+        packed = pack(self._asked, images, asked)
+        return {"language_loss": language_loss(self.loaded.model, _hidden_states(self.loaded.model, packed), packed)}
+
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The one loss."""
+        return losses["language_loss"]
+
+    def save(self, directory: Path) -> None:
+        """Write the model; see `SupervisedTrainer.save`."""
+        self.loaded.save(directory)
+
+
+def text_target(sample: GroundingSample) -> tuple[int, int]:
+    """The point that a sample teaches: the middle of its box, on the grid and inside the box.
+
+    Args:
+        sample: A sample with a target of at least `STEP_PX` pixels per side.
+
+    Returns:
+        (x, y) in pixels of the image.
+    """
+    left, top, right, bottom = sample.targets[0].bounds()
+    return round((left + right) / 2 / STEP_PX) * STEP_PX, round((top + bottom) / 2 / STEP_PX) * STEP_PX
+
+
+def text_answer(x: int, y: int) -> str:
+    """The answer with these coordinates.
+
+    Args:
+        x: Pixels from the left.
+        y: Pixels from the top.
+
+    Returns:
+        The text after the head of the assistant's turn.
+    """
+    return f"{_HEAD}{x},{y}{_END}"
+
+
+def text_points(loaded: LoadedModel, image: RgbImage, instructions: Sequence[str]) -> list[Point]:
+    """Ask for coordinates: the likeliest x, then the likeliest y after it.
+
+    Args:
+        loaded: A trained model, in evaluation mode.
+        image: The image, uint8 [H, W, 3].
+        instructions: What is asked.
+
+    Returns:
+        One point per instruction, in pixels of the image.
+    """
+    import torch
+
+    model, encode = loaded.model, lambda text: loaded.tokenizer(text, add_special_tokens=False).input_ids
+    numbers = list(range(0, max(image.shape[:2]) + STEP_PX, STEP_PX))
+    ids = torch.tensor([encode(str(number))[0] for number in numbers])
+    # The first word of an answer is its position `decisions`; the digits of x follow the form's own tokens, y the comma.
+    x_at = len(encode(_HEAD)) - 1
+    asked, chosen = AskedText(model, loaded.processor), [(0, 0)] * len(instructions)
+    for place, offset in enumerate((x_at, x_at + 2)):
+        questions = [Question(text, text_answer(*at)) for text, at in zip(instructions, chosen, strict=True)]
+        packed = pack(asked, [image], [questions])
+        with torch.inference_mode():
+            positions = torch.tensor(packed.decisions[0]) + offset
+            logits_QN = model.lm_head(_hidden_states(model, packed)[0, positions])[:, ids]
+        found = [numbers[index] for index in logits_QN.argmax(dim=1).tolist()]
+        chosen = [(value, y) if place == 0 else (x, value) for value, (x, y) in zip(found, chosen, strict=True)]
+    return [(float(x), float(y)) for x, y in chosen]
+
+
+def _hidden_states(model: Any, packed: PackedQuestions) -> Tensor:
+    hidden_BTD: Tensor = model.model(
+        input_ids=packed.input_ids_BT,
+        attention_mask=packed.attention_mask_B1TT,
+        position_ids=packed.position_ids_3BT,
+        pixel_values=packed.pixel_values,
+        image_grid_thw=packed.image_grid_thw,
+        use_cache=False,
+    ).last_hidden_state
+    return hidden_BTD

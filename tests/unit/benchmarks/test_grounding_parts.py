@@ -1,0 +1,114 @@
+"""The benchmark of grounding: its screens, its explored application, its intervals, and the questions of the baseline."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
+from benchmarks.grounding.drawn_screens import LAYOUTS, write_screens
+from benchmarks.grounding.intervals import hit_rate, paired
+from benchmarks.grounding.setting import HELD_OUT, NOVEL_APPLICATION, SYMBOLS, TRAINED
+from dart_agent.grounding.samples import read_image, read_samples
+
+
+def test_screens_are_those_of_their_seed_and_ask_about_one_symbol(tmp_path: Path) -> None:
+    one = write_screens(tmp_path / "one", "train", 8, TRAINED, "1", symbols=SYMBOLS)
+    again = write_screens(tmp_path / "again", "train", 8, TRAINED, "1", symbols=SYMBOLS)
+    other = write_screens(tmp_path / "other", "train", 8, TRAINED, "2", symbols=SYMBOLS)
+    assert one.read_bytes() == again.read_bytes() != other.read_bytes()
+    samples = list(read_samples(one))
+    asked = [(sample.screen_id, sample.instruction) for sample in samples]
+    assert len(asked) == len({*asked})
+    for sample in samples:
+        picture = read_image(one.parent / sample.image, sample.image_wh)
+        left, top, right, bottom = (int(edge) for edge in sample.targets[0].bounds())
+        assert 0 <= left < right <= sample.image_wh[0]
+        assert 0 <= top < bottom <= sample.image_wh[1]
+        assert picture[top:bottom, left:right].std() > 10
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_symbols_of_every_layout_are_apart_and_on_the_screen(layout: str) -> None:
+    for number in range(200):
+        rng = random.Random(number)
+        wh = rng.choice([*TRAINED.sizes_wh, *HELD_OUT["resolutions"].sizes_wh, *NOVEL_APPLICATION.sizes_wh])
+        boxes = LAYOUTS[layout](rng, wh, rng.randint(*SYMBOLS), rng.randint(14, 24))
+        assert boxes
+        for box in boxes:
+            assert 0 <= box[0] < box[2] <= wh[0]
+            assert 0 <= box[1] < box[3] <= wh[1]
+            assert all(
+                box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1]
+                for other in boxes
+                if other != box
+            )
+
+
+async def test_an_exploration_gives_samples_and_leaves_pages_for_the_test(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    application = DrawnApplication("1", dataclasses.replace(NOVEL_APPLICATION), 16, SYMBOLS)
+    counts, seen = await explore_application(application, tmp_path / "explored", 80, 8, 1)
+    assert len(seen) == counts["screens"] == 8
+    explored = list(read_samples(tmp_path / "explored" / "samples" / "all.jsonl"))
+    assert len(explored) == counts["samples"] > 8
+    for sample in explored:
+        read_image(tmp_path / "explored" / "samples" / sample.image, sample.image_wh)
+    unseen = {sample.screen_id for sample in read_samples(write_pages(application, tmp_path, "unseen", seen))}
+    assert len(unseen) == 8
+
+
+def hits(*rights: int) -> dict[str, bool]:
+    """Three screens of two questions each."""
+    return {f"test/{index // 2}/{index % 2}": bool(right) for index, right in enumerate(rights)}
+
+
+def test_intervals_are_paired() -> None:
+    ours, theirs = hits(1, 1, 1, 1, 0, 1), hits(1, 0, 1, 0, 0, 1)
+    compared = paired([ours, ours], [theirs, theirs])
+    assert (compared["ours"], compared["theirs"], compared["samples"]) == (0.8333, 0.5, 12)
+    assert compared["ratio"] == pytest.approx(1.667)
+    low, high = compared["difference_interval"]
+    assert 0 <= low < compared["difference"] < high
+    # A method against itself differs nowhere, however its answers scatter: an unpaired interval would be wide.
+    assert paired([ours], [ours])["ratio_interval"] == [1.0, 1.0]
+    assert paired([ours], [hits(0, 0, 0, 0, 0, 0)])["ratio"] is None
+    assert hit_rate([ours, theirs]) == pytest.approx(8 / 12)
+    with pytest.raises(ValueError, match="different samples"):
+        paired([ours], [{"test/0/0": True}])
+
+
+def test_the_baseline_reads_its_own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that says what it was taught is right: the places of the numbers are those that are asked for."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.grounding import text_arm
+    from benchmarks.grounding.setting import SMOKE
+    from dart_agent.grounding.packing import NO_LABEL
+    from dart_agent.grounding.scoring import is_hit
+    from dart_train.model.init_model import init_model
+    from dart_train.model.policy_model import load_model
+
+    file = write_screens(tmp_path, "train", 2, TRAINED, "1", symbols=SYMBOLS)
+    loaded = load_model(str(init_model(SMOKE.preset(), tmp_path / "start")), "cpu")
+    sample = next(read_samples(file))
+    taught = text_arm.text_answer(*text_arm.text_target(sample))
+    image = read_image(tmp_path / sample.image)
+    asked = text_arm.AskedText(loaded.model, loaded.processor)
+    packed = text_arm.pack(asked, [image], [[text_arm.Question(sample.instruction, taught)]])
+    labels = packed.labels_BT[0]
+    wanted = torch.cat([labels[1:], torch.tensor([NO_LABEL])])
+
+    class Echo:
+        """A fake head of the language model that gives the taught tokens the greatest logits."""
+
+        def __call__(self, hidden: object) -> object:
+            return torch.nn.functional.one_hot(hidden, loaded.model.config.text_config.vocab_size).float()
+
+    monkeypatch.setattr(text_arm, "_hidden_states", lambda model, batch: wanted.clamp(min=0)[None])
+    monkeypatch.setattr(loaded.model.lm_head, "forward", Echo())
+    points = text_arm.text_points(loaded, image, [sample.instruction])
+    assert points == [tuple(map(float, text_arm.text_target(sample)))]
+    assert is_hit(sample, points)
