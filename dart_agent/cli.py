@@ -46,6 +46,7 @@ class PolicyOption(StrEnum):
     ORACLE = "oracle"
     RANDOM = "random"
     BLANK = "blank"
+    TRANSFORMERS = "transformers"
 
 
 class Dtype(StrEnum):
@@ -126,9 +127,14 @@ def rollout(
     api_key_variable: Annotated[
         str | None, typer.Option(help="policy endpoint: environment variable that holds the key; default: no key")
     ] = None,
+    pointer: Annotated[
+        str | None,
+        typer.Option(help="model with an action head, which finds the targets that the policy describes in words"),
+    ] = None,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
     from dart_agent.component_process import run_until_signal
+    from dart_agent.grounding.acting.settings import PointerSettings
     from dart_agent.rollouts.local import RolloutPlan, run_rollouts
     from dart_envs.envs.config import EnvConfig
     from dart_envs.envs.task_sources import select_tasks
@@ -156,6 +162,7 @@ def rollout(
             image=desktop.image,
             farm_url=farm_url,
             endpoint=endpoint,
+            pointer=None if pointer is None else PointerSettings(model=pointer),
         )
         plan.check()
         settings = None

@@ -6,7 +6,7 @@ Axes: T tokens of one response, P tokens of one prompt, S steps of one trajector
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -75,13 +75,43 @@ class PolicyRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class PointedTarget:
+    """A target that an action head found (`dart_agent.grounding.acting`): what a trainer needs to find its log-prob again.
+
+    Attributes:
+        instruction: What the head was asked.
+        cell: Index of the visual token that was drawn, row by row.
+        part: Index of the part of its cell, row by row; 0 without offsets.
+        logprob: log a(cell) + log o(part | cell) of the distribution that was drawn from, in nats.
+        point: (x, y) in pixels of the model-input image.
+    """
+
+    instruction: str
+    cell: int
+    part: int
+    logprob: float
+    point: tuple[float, float]
+
+    def packed(self) -> tuple[str, int, int, float, tuple[float, float]]:
+        """Its fields as they are stored; `PointedTarget.unpack` reads them."""
+        return self.instruction, self.cell, self.part, self.logprob, self.point
+
+    @classmethod
+    def unpack(cls, fields: Sequence[Any]) -> PointedTarget:
+        """From its fields as they are stored."""
+        instruction, cell, part, logprob, (x, y) = fields
+        return cls(str(instruction), int(cell), int(part), float(logprob), (float(x), float(y)))
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """What the engine sampled.
 
     prompt_ids_P: the prompt's token ids as the engine used them, image place holders expanded (what the trainer trains on). token_ids_T,
     logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from; empty where the
     policy does not tell them, and then nothing can be trained on. cached_prompt_tokens: tokens of the prompt whose key-value cache was
-    there already.
+    there already. pointers: targets that an action head found, in the order of the text. action_text: what is performed, where it is not
+    the text itself: the text with the points of its targets.
     """
 
     text: str
@@ -92,6 +122,8 @@ class Completion:
     finish_reason: FinishReason
     worker: str = ""
     cached_prompt_tokens: int = 0
+    pointers: tuple[PointedTarget, ...] = ()
+    action_text: str | None = None
 
 
 class Policy(Protocol):
@@ -107,7 +139,7 @@ class StepRecord:
     """One training row: the sampled ids with everything needed to train on them.
 
     image_sha256: content hashes (over raw RGB bytes) of the images in the prompt, in order; the blobs are in the image store.
-    parse_error: why the text could not be turned into an action (None when it could).
+    parse_error: why the text could not be turned into an action (None when it could). pointers: targets that an action head found.
     """
 
     index: int
@@ -124,6 +156,7 @@ class StepRecord:
     finish_reason: FinishReason
     model_s: float
     env_s: float
+    pointers: tuple[PointedTarget, ...] = ()
 
 
 class Purpose(StrEnum):

@@ -20,6 +20,7 @@ from dart_agent.data_client.token_stream import StepSlice, StreamReader, slice_s
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import (
     FinishReason,
+    PointedTarget,
     Purpose,
     RewardKind,
     SamplingParams,
@@ -30,6 +31,9 @@ from dart_agent.types import (
     WorkItem,
 )
 from dart_envs.types import EndReason
+
+PointedFields = tuple[str, int, int, float, tuple[float, float]]
+POINTERS = "of each target that an action head found: instruction, visual token, part of its cell, log-prob, point in pixels of the image"
 
 
 class DataManagerModel(StrictModel):
@@ -93,6 +97,7 @@ class StepPayload(DataManagerModel):
     finish_reason: FinishReason
     model_s: float
     env_s: float
+    pointers: list[PointedFields] = Field(default_factory=list, description=POINTERS)
 
     @classmethod
     def from_value(cls, step: StepRecord) -> StepPayload:
@@ -112,6 +117,7 @@ class StepPayload(DataManagerModel):
             finish_reason=step.finish_reason,
             model_s=step.model_s,
             env_s=step.env_s,
+            pointers=[pointer.packed() for pointer in step.pointers],
         )
 
     def to_value(self) -> StepRecord:
@@ -131,6 +137,7 @@ class StepPayload(DataManagerModel):
             finish_reason=self.finish_reason,
             model_s=self.model_s,
             env_s=self.env_s,
+            pointers=tuple(PointedTarget.unpack(fields) for fields in self.pointers),
         )
 
 
@@ -156,6 +163,7 @@ class StreamStepPayload(DataManagerModel):
     finish_reason: FinishReason
     model_s: float
     env_s: float
+    pointers: list[PointedFields] = Field(default_factory=list, description=POINTERS)
 
     @model_validator(mode="after")
     def _slice_is_possible(self) -> StreamStepPayload:
@@ -187,6 +195,7 @@ class StreamStepPayload(DataManagerModel):
             finish_reason=step.finish_reason,
             model_s=step.model_s,
             env_s=step.env_s,
+            pointers=[pointer.packed() for pointer in step.pointers],
         )
 
     @property
@@ -220,6 +229,7 @@ class StreamStepPayload(DataManagerModel):
             finish_reason=self.finish_reason,
             model_s=self.model_s,
             env_s=self.env_s,
+            pointers=tuple(PointedTarget.unpack(fields) for fields in self.pointers),
         )
 
 

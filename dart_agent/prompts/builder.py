@@ -51,7 +51,8 @@ class PromptSpec:
     images: pictures per prompt, the present one included, where `history` is None. past_actions: how many earlier answers are repeated as
     text (None: all; a format decides by itself). multiple, min_pixels, max_pixels: model-input images have sides of this multiple and as
     many pixels; without min_pixels a screen is never enlarged. format: how a checkpoint is asked and answers; None: our own wording, in
-    UI-TARS' language. history: which turns a prompt shows; None: the last `images` screenshots and all answers.
+    UI-TARS' language. history: which turns a prompt shows; None: the last `images` screenshots and all answers. notes: text behind the
+    rules of the prompts `uitars` and `qwen`.
     """
 
     preset: str
@@ -63,6 +64,7 @@ class PromptSpec:
     min_pixels: int | None = None
     format: ActionFormat | None = None
     history: HistorySettings | None = None
+    notes: str = ""
 
     def picture_wh(self, screen_wh: tuple[int, int]) -> tuple[int, int]:
         """(width, height) of the model's input for a screen of (width, height)."""
@@ -237,6 +239,10 @@ def _past(spec: PromptSpec, turns: Sequence[Turn]) -> list[str]:
     return [action_line(turn.text) for turn in turns[len(turns) - min(kept, len(turns)) :]]
 
 
+def _rules(spec: PromptSpec, coordinates: str) -> str:
+    return "\n".join([_RULES, coordinates, *([spec.notes] if spec.notes else [])])
+
+
 def _tiny(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Message, ...]:
     shown = sum(turn.image is not None for turn in turns)
     lines = [instruction, *(f"Action: {action}" for action in _past(spec, turns))]
@@ -245,7 +251,7 @@ def _tiny(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Me
 
 def _uitars(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Message, ...]:
     messages: list[Message] = [
-        {"role": "user", "content": [_text(f"{_RULES}\n{_PIXELS}\n\nThe task: {instruction}")]},
+        {"role": "user", "content": [_text(f"{_rules(spec, _PIXELS)}\n\nThe task: {instruction}")]},
     ]
     for turn in turns:
         if turn.image is not None:
@@ -259,7 +265,7 @@ def _qwen(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Me
     done = f"\nDone so far:{past}" if past else ""
     shown = sum(turn.image is not None for turn in turns)
     return (
-        {"role": "system", "content": [_text(f"{_RULES}\n{_THOUSANDTHS}")]},
+        {"role": "system", "content": [_text(_rules(spec, _THOUSANDTHS))]},
         {
             "role": "user",
             "content": [*(_image() for _ in range(shown + 1)), _text(f"The task: {instruction}{done}")],

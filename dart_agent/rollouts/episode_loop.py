@@ -187,7 +187,8 @@ async def run_episode(
             return await episode.finish(task, await env.step(_NO_OP, last=True), asked, rewards)
         prompt, request, completion = asked
         answered_s = episode.clock.monotonic()
-        parsed = builder.spec.parse(completion.text, prompt.points, observation.pointer)
+        said = completion.text if completion.action_text is None else completion.action_text
+        parsed = builder.spec.parse(said, prompt.points, observation.pointer)
         action = parsed.action if isinstance(parsed, ParsedAnswer) else None
         if on_step is not None:
             await on_step(ObservedStep(len(episode.steps), observation, action))
@@ -402,6 +403,7 @@ class _EpisodeRecorder:
                 finish_reason=completion.finish_reason,
                 model_s=model_s,
                 env_s=env_s,
+                pointers=completion.pointers,
             )
         )
         self.history.add(present, completion.text)

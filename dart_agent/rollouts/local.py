@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_agent.chat_api.endpoint_policy import EndpointSettings
-from dart_agent.prompts.builder import PromptBuilder, preset
+from dart_agent.errors import ConfigError
+from dart_agent.grounding.acting.settings import PointerSettings, check_pointer, tell_of_targets
+from dart_agent.prompts.builder import PromptBuilder, PromptSpec, preset
 from dart_agent.rollouts.episode_report import PlayedEpisode, format_episode
 from dart_agent.rollouts.policy_factory import open_policy_factory
 from dart_agent.rollouts.work_sources import InMemoryWorkSource
@@ -40,9 +42,22 @@ class RolloutPlan:
     image: str = "basic"
     farm_url: str | None = None
     endpoint: EndpointSettings | None = None
+    pointer: PointerSettings | None = None
+
+    @property
+    def prompt_spec(self) -> PromptSpec:
+        """How its prompts look."""
+        return tell_of_targets(preset(self.prompt)) if self.pointer else preset(self.prompt)
 
     def check(self) -> None:
-        """Raise `dart_envs.errors.TaskError` for a task that does not exist, before anything starts."""
+        """Check it before anything starts.
+
+        Raises `dart_envs.errors.TaskError` for a task that does not exist, and ConfigError for a pointer that does not go with the policy.
+        """
+        try:
+            check_pointer(self.policy, self.pointer, preset(self.prompt))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
         for task_id in self.tasks:
             load(task_id)
 
@@ -70,7 +85,7 @@ async def run_rollouts(
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.farm.client import AsyncFarmClient
 
-    spec = preset(plan.prompt)
+    spec = plan.prompt_spec
     source = InMemoryWorkSource(plan.work_items())
     shape = DesktopShape(image=plan.image, resolution=plan.resolution, font_size=plan.font_size)
 
@@ -78,7 +93,7 @@ async def run_rollouts(
         ended(format_episode(played.episode), played.episode.trajectory)
 
     async with (
-        open_policy_factory(plan.policy, spec, addresses, endpoint=plan.endpoint) as policies,
+        open_policy_factory(plan.policy, spec, addresses, endpoint=plan.endpoint, pointer=plan.pointer) as policies,
         await AsyncFarmClient.connect(plan.farm_url) as farm,
     ):
         worker = RolloutWorker(

@@ -6,6 +6,7 @@ workers or to an endpoint) is open as long as the context lasts. Non-goals: play
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
+from dart_agent.grounding.acting.planner import TransformersPlanner
+from dart_agent.grounding.acting.pointer import Pointer
+from dart_agent.grounding.acting.policy import GroundedPolicy
+from dart_agent.grounding.acting.settings import PointerSettings
+from dart_agent.grounding.model import load_grounding_model
 from dart_agent.prompts.builder import PromptSpec
 from dart_agent.rollouts.episode_loop import EpisodeEnv
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
@@ -59,15 +65,51 @@ async def open_policy_factory(
     addresses: Path | None,
     *,
     endpoint: EndpointSettings | None = None,
+    pointer: PointerSettings | None = None,
     seed: int = 0,
     clock: Clock | None = None,
 ) -> AsyncIterator[OpenPolicies]:
     """The policies of episodes, by kind; the pool of inference workers is connected for as long as the context lasts.
 
-    spec: the prompts, in whose format policies without a model answer.
+    spec: the prompts, in whose format policies without a model answer. pointer: finds the targets that the policy describes.
 
-    Raises PolicyUnavailableError when the inference workers' addresses do not appear.
+    Raises PolicyUnavailableError when the inference workers' addresses do not appear, and ConfigError where the model of the pointer cannot
+    be loaded.
     """
+    if pointer is None:
+        async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as policies:
+            yield policies
+        return
+    grounded, planner = await asyncio.to_thread(_load_pointer, pointer)
+    if kind == "transformers":
+        acting: Policy = GroundedPolicy(planner, grounded, spec.coordinates)
+        yield OpenPolicies(lambda task, env: acting)
+        return
+    async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as planners:
+        yield OpenPolicies(
+            lambda task, env: GroundedPolicy(planners.make(task, env), grounded, spec.coordinates),
+            planners.kv_cache_usage,
+        )
+
+
+def _load_pointer(settings: PointerSettings) -> tuple[Pointer, TransformersPlanner]:
+    """The head, and its backbone as a policy."""
+    import torch
+
+    torch.set_num_threads(settings.threads)
+    model = load_grounding_model(settings.model, settings.device)
+    return Pointer(model), TransformersPlanner(model, settings.version)
+
+
+@contextlib.asynccontextmanager
+async def _open_policies(
+    kind: str,
+    spec: PromptSpec,
+    addresses: Path | None,
+    endpoint: EndpointSettings | None,
+    seed: int,
+    clock: Clock,
+) -> AsyncIterator[OpenPolicies]:
     if kind == "oracle":
         yield OpenPolicies(lambda task, env: OraclePolicy(task, lambda: env.lease, spec))
         return
@@ -75,7 +117,6 @@ async def open_policy_factory(
         chance = RandomPolicy(spec, seed=seed)
         yield OpenPolicies(lambda task, env: chance)
         return
-    clock = clock or SystemClock()
     if kind == "endpoint":
         assert endpoint is not None, "checked by WorkerConfig"
         async with EndpointPolicy(endpoint, clock=clock) as remote:

@@ -306,6 +306,7 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
             config.prompt_spec,
             config.addresses,
             endpoint=config.endpoint,
+            pointer=config.pointer,
             seed=config.seed,
             clock=clock,
         ) as policies,

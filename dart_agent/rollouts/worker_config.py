@@ -14,6 +14,8 @@ from pydantic import Field, ValidationError, model_validator
 from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.data_client.address import DataManagerAddress
 from dart_agent.errors import ConfigError
+from dart_agent.grounding.acting.settings import PointerSettings, check_pointer, tell_of_targets
+from dart_agent.prompts.builder import PromptSpec
 from dart_agent.prompts.settings import PromptSettings
 from dart_agent.rewards.settings import RewardSettings
 from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError
@@ -22,7 +24,7 @@ from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.task_suites import TaskFolderSettings
 from dart_server.wire import DesktopShape, SettleSpec
 
-PolicyKind = Literal["vllm", "endpoint", "oracle", "random", "blank"]
+PolicyKind = Literal["vllm", "endpoint", "oracle", "random", "blank", "transformers"]
 
 
 class PartialSettings(StrictModel):
@@ -44,7 +46,8 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
     the image store. screens: where annotated screens of demonstrations go (policy `oracle` only). farm_url: None: DART_FARM_URL or the
     embedded farm. on_parse_error, parse_retries: what an answer that performs nothing leads to. limits: what an episode may use beside its
     turns. reward: where rewards come from. task_folder: folder of task files that is a suite in this run. family_limits: by family, in
-    place of `limits`. partial: whether unfinished episodes are kept. folder: has the folders `rejected` and `acting` with refused
+    place of `limits`. partial: whether unfinished episodes are kept. pointer: finds the targets that the policy describes (policies
+    `vllm`, `endpoint`, and `transformers`, where its backbone is the policy). folder: has the folders `rejected` and `acting` with refused
     trajectories and marks of actions under way; None: beside `images`.
     """
 
@@ -58,6 +61,7 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
     folder: Path | None = None
     addresses: Path | None = None
     endpoint: EndpointSettings | None = None
+    pointer: PointerSettings | None = None
     screens: Path | None = None
     metrics: Path | None = None
     on_parse_error: OnParseError = OnParseError.NO_ACTION
@@ -70,6 +74,12 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
     seed: int = 0
     idle_poll_s: float = Field(default=0.2, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
+
+    @property
+    def prompt_spec(self) -> PromptSpec:
+        """How its prompts look; with a pointer, they say that targets may be described."""
+        spec = super().prompt_spec
+        return spec if self.pointer is None else tell_of_targets(spec)
 
     @property
     def local_folder(self) -> Path:
@@ -89,6 +99,7 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
             raise ValueError(f"policy {self.policy} needs `addresses`, the file that names the inference workers")
         if (self.policy == "endpoint") != (self.endpoint is not None):
             raise ValueError("policy endpoint needs `endpoint`, where the model is, and no other policy has it")
+        check_pointer(self.policy, self.pointer, super().prompt_spec)
         if self.policy != "oracle" and self.screens is not None:
             raise ValueError(
                 "`screens` is for the policy oracle only: no other episode may look at the accessibility tree"

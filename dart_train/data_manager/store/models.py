@@ -152,6 +152,7 @@ class StepTable(StoreBase):
     finish_reason: Mapped[str]
     model_s: Mapped[float]
     env_s: Mapped[float]
+    pointers: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
 
 
 class EpisodeStateTable(StoreBase):

@@ -33,7 +33,7 @@ from dart_agent.data_client.token_stream import (
 )
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
-from dart_agent.types import FinishReason, StepRecord, VersionSpan
+from dart_agent.types import FinishReason, PointedTarget, StepRecord, VersionSpan
 from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EpisodeStateTable, StepTable
 from dart_train.data_manager.store.prepared import PreparedStatement
@@ -376,12 +376,13 @@ def _checked(
         "finish_reason": step.finish_reason.value,
         "model_s": step.model_s,
         "env_s": step.env_s,
+        "pointers": [list(fields) for fields in step.pointers] or None,
     }
     logprobs = np.frombuffer(row["logprobs"], dtype="<f4")
     ntokens, nnew = len(row["token_ids"]) // PACKED_ID_BYTES, len(row["prompt_new"]) // PACKED_ID_BYTES
     if len(logprobs) and len(logprobs) != ntokens:
         raise StoreError(f"{where} has {ntokens} tokens but {len(logprobs)} log-probs")
-    if not np.isfinite(logprobs).all():
+    if not (np.isfinite(logprobs).all() and all(math.isfinite(fields[3]) for fields in step.pointers)):
         raise StoreError(f"{where} has a log-prob that is not a finite number")
     if len(step.image_sha256_new) != len(step.image_hw_new):
         raise StoreError(f"{where} names {len(step.image_sha256_new)} images but {len(step.image_hw_new)} sizes")
@@ -451,6 +452,7 @@ def _record(row: Any, reader: StreamReader) -> StepRecord:
         finish_reason=FinishReason(row.finish_reason),
         model_s=row.model_s,
         env_s=row.env_s,
+        pointers=tuple(PointedTarget.unpack(fields) for fields in row.pointers or ()),
     )
 
 
@@ -503,6 +505,7 @@ def _payload(row: Any) -> StreamStepPayload:
         finish_reason=FinishReason(row.finish_reason),
         model_s=row.model_s,
         env_s=row.env_s,
+        pointers=row.pointers or [],
     )
 
 

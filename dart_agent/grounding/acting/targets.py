@@ -1,0 +1,94 @@
+"""Actions whose targets are described instead of given as coordinates.
+
+Role: `find_targets` finds the descriptions in an answer, `fill_targets` puts points in their place. Rule: the language is UI-TARS'
+(`dart_envs.action_formats.uitars`); where a box would hold coordinates, it may hold words: `click(start_box='the button that saves the
+file')`, `drag(start_box='the first row', end_box='the bin')`. What holds coordinates is left alone, so that an answer may use either. Only
+the text behind the last "Action:" is looked at. Non-goals: finding the elements (`dart_agent.grounding.acting.pointer`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dart_agent.grounding.scoring import Point
+from dart_envs.observations.geometry import Coordinates
+
+TARGET_RULES = (
+    "Instead of (x,y), a box may describe one element in words, such as click(start_box='the button that saves the file'): "
+    "the element is looked for on the screen. Write no quotes inside a description."
+)
+"""What a planner is told beside the list of actions."""
+MAX_TARGET = 300
+_BOX = re.compile(r"\b(?:start_box|end_box|point)\s*=\s*(?P<quote>['\"])(?P<value>[^'\"\n]*)(?P=quote)")
+_MARKS = re.compile(r"<\|box_start\|>|<\|box_end\|>|</?point>|</?bbox>")
+_ACTION = "Action:"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpan:
+    """A description in an answer.
+
+    Attributes:
+        text: The description.
+        start: Where it begins in the answer.
+        end: Where it ends.
+    """
+
+    text: str
+    start: int
+    end: int
+
+    @property
+    def instruction(self) -> str:
+        """What the head is asked: an instruction, as its samples have them."""
+        return self.text if self.text.lower().startswith("click ") else f"click {self.text}"
+
+
+def find_targets(answer: str) -> list[TargetSpan]:
+    """Find the descriptions of an answer.
+
+    Args:
+        answer: What the planner said.
+
+    Returns:
+        In the order of the answer; none where every box holds coordinates, or a description is longer than `MAX_TARGET`.
+    """
+    begin = answer.rfind(_ACTION)
+    if begin < 0:
+        return []
+    found = []
+    for box in _BOX.finditer(answer, begin):
+        value = box["value"]
+        if re.search(r"[^\W\d_]", _MARKS.sub("", value)) and len(value) <= MAX_TARGET:
+            found.append(TargetSpan(value.strip(), box.start("value"), box.end("value")))
+    return found
+
+
+def fill_targets(
+    answer: str,
+    targets: Sequence[TargetSpan],
+    points: Sequence[Point],
+    image_wh: tuple[int, int],
+    coordinates: Coordinates = "pixels",
+) -> str:
+    """Put points in the place of descriptions.
+
+    Args:
+        answer: What the planner said.
+        targets: Its descriptions, as found.
+        points: Where each is, in pixels of the image.
+        image_wh: (width, height) of the image.
+        coordinates: What the numbers of the answer mean.
+
+    Returns:
+        An answer that an action format reads.
+    """
+    for target, (x, y) in sorted(zip(targets, points, strict=True), key=lambda pair: -pair[0].start):
+        written = [
+            min(size - 1, int(at)) if coordinates == "pixels" else min(1000, round(at * 1000 / size))
+            for at, size in zip((x, y), image_wh, strict=True)
+        ]
+        answer = f"{answer[: target.start]}({written[0]},{written[1]}){answer[target.end :]}"
+    return answer

@@ -1,0 +1,147 @@
+"""GRPO through the head: from stored steps with points to a loss.
+
+Role: `pointed_steps` takes the steps of a group in which a head found targets, with their advantages; `point_logprobs` computes the
+log-probs of the stored points again, with gradients into head and backbone; `points_loss` is the loss of the trainer of rollouts
+(`dart_train.objectives.policy_loss`) on them, with one row per step and one column per target in the place of tokens. Rule: with the
+weights that acted, a log-prob is the stored one, so that ratio and clipping mean what they mean for tokens; a step has its trajectory's
+advantage. Non-goals: the tokens of the planner, which are trained on as those of any policy (`dart_train.trainer`); reading a store.
+Axes: B steps, T targets of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dart_agent.grounding.model import GroundingModel
+from dart_agent.types import PointedTarget, Trajectory
+from dart_envs.types import RgbImage
+from dart_train.objectives.advantages import group_advantages
+from dart_train.objectives.settings import AdvantageKind, AdvantageOver, LossSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dart_train.objectives.policy_loss import LossTerms
+
+
+@dataclass(frozen=True, slots=True)
+class PointedStep:
+    """A step whose action was pointed at.
+
+    Attributes:
+        image: The image that was pointed at, uint8 [H, W, 3].
+        targets: What was found, with the log-probs of the policy that acted.
+        temperature: Divides the logits; that of the sampling, 1 where it was greedy.
+        advantage: Of its trajectory.
+        share: 1 / number of such steps of its trajectory.
+    """
+
+    image: RgbImage
+    targets: tuple[PointedTarget, ...]
+    temperature: float
+    advantage: float
+    share: float
+
+
+def pointed_steps(
+    group: Sequence[Trajectory],
+    images: Mapping[str, RgbImage],
+    kind: AdvantageKind = "grpo",
+    over: AdvantageOver = "group_trajectories",
+) -> list[PointedStep]:
+    """Take the steps of a group in which targets were found.
+
+    Args:
+        group: Trajectories of one task; those without a reward are left out.
+        images: Model-input images by hash.
+        kind: How rewards become advantages.
+        over: Whether mean and deviation are those over trajectories, or over all their steps with targets.
+
+    Returns:
+        The steps; none where fewer than two trajectories have a reward.
+    """
+    judged = [(trajectory, trajectory.reward) for trajectory in group if trajectory.reward is not None]
+    if len(judged) < 2:
+        return []
+    steps_G = [[step for step in trajectory.steps_S if step.pointers] for trajectory, _ in judged]
+    counts_G = [len(steps) for steps in steps_G] if over == "group_steps" else None
+    advantages_G = group_advantages([reward for _, reward in judged], kind, counts_G)
+    return [
+        PointedStep(
+            images[step.image_sha256[-1]],
+            step.pointers,
+            step.sampling.temperature or 1.0,
+            float(advantage),
+            1 / len(steps),
+        )
+        for steps, advantage in zip(steps_G, advantages_G, strict=True)
+        for step in steps
+    ]
+
+
+def point_logprobs(model: GroundingModel, steps: Sequence[PointedStep]) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the log-probs of stored points under a model.
+
+    Args:
+        model: The model, without dropout, so that it is the policy that acts.
+        steps: The steps, at least one.
+
+    Returns:
+        Log-probs and entropies in nats, with gradients, and which of them there are; [B, T] each.
+    """
+    import torch
+
+    from dart_agent.grounding.forward import run_forward
+    from dart_agent.grounding.packing import Question, pack
+    from dart_agent.grounding.pointing import PointChoice, PointDistribution
+
+    asked = [[Question.point(target.instruction) for target in step.targets] for step in steps]
+    output = run_forward(model, pack(model, [step.image for step in steps], asked))
+    rows, entropies = [], []
+    for step, found in zip(steps, output.questions, strict=True):
+        points = [PointDistribution(model.head, question, temperature=step.temperature) for question in found]
+        choices = [PointChoice(target.cell, target.part) for target in step.targets]
+        rows.append(torch.stack([point.logprob(choice) for point, choice in zip(points, choices, strict=True)]))
+        entropies.append(torch.stack([point.entropy() for point in points]))
+    logprobs_BT, entropy_BT = (torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in (rows, entropies))
+    lengths_B1 = torch.tensor([len(step.targets) for step in steps], device=logprobs_BT.device)[:, None]
+    mask_BT = torch.arange(logprobs_BT.shape[1], device=logprobs_BT.device)[None] < lengths_B1
+    return logprobs_BT, entropy_BT, mask_BT
+
+
+def points_loss(
+    model: GroundingModel, steps: Sequence[PointedStep], settings: LossSettings, old_BT: Tensor | None = None
+) -> LossTerms:
+    """Compute the loss of a mini-batch of steps.
+
+    Args:
+        model: The model that is trained.
+        steps: The steps, at least one.
+        settings: Parts and coefficients, as for tokens; there is no KL term.
+        old_BT: Log-probs before the first update with these steps, [B, T]; None: this is the first.
+
+    Returns:
+        The loss with its gradient, and the sums of the metrics.
+    """
+    import torch
+
+    from dart_train.objectives.aggregation import Denominators
+    from dart_train.objectives.policy_loss import MicroBatch, policy_loss
+
+    new_BT, entropy_BT, mask_BT = point_logprobs(model, steps)
+    stored = [torch.tensor([target.logprob for target in step.targets]) for step in steps]
+    rollout_BT = torch.nn.utils.rnn.pad_sequence(stored, batch_first=True).to(new_BT)
+    shares_B = torch.tensor([step.share for step in steps]).to(new_BT)
+    batch = MicroBatch(
+        new_BT=new_BT,
+        old_BT=new_BT.detach() if old_BT is None else old_BT,
+        rollout_BT=rollout_BT,
+        entropy_BT=entropy_BT,
+        advantages_B=torch.tensor([step.advantage for step in steps]).to(new_BT),
+        mask_BT=mask_BT,
+        shares_B=shares_B,
+    )
+    whole = Denominators(int(mask_BT.sum()), len(steps), float(shares_B.sum()))
+    return policy_loss(batch, settings, whole)
