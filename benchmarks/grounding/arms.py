@@ -150,7 +150,7 @@ class SeedRun:
         by_image: dict[Path, list[GroundingSample]] = defaultdict(list)
         for path, sample in self.held_out if asked is None else asked:
             by_image[path].append(sample)
-        hits = {}
+        hits: dict[str, bool] = {}
         for path, samples in by_image.items():
             points = ask(read_image(path), [sample.instruction for sample in samples])
             hits |= {sample.sample_id: is_hit(sample, [point]) for sample, point in zip(samples, points, strict=True)}

@@ -117,11 +117,11 @@ def text_points(loaded: LoadedModel, image: RgbImage, instructions: Sequence[str
     """
     import torch
 
-    model, encode = loaded.model, lambda text: loaded.tokenizer(text, add_special_tokens=False).input_ids
+    model = loaded.model
     numbers = list(range(0, max(image.shape[:2]) + STEP_PX, STEP_PX))
-    ids = torch.tensor([encode(str(number))[0] for number in numbers])
+    ids = torch.tensor([_encode(loaded, str(number))[0] for number in numbers])
     # The first word of an answer is its position `decisions`; the digits of x follow the form's own tokens, y the comma.
-    x_at = len(encode(_HEAD)) - 1
+    x_at = len(_encode(loaded, _HEAD)) - 1
     asked, chosen = AskedText(model, loaded.processor), [(0, 0)] * len(instructions)
     for place, offset in enumerate((x_at, x_at + 2)):
         questions = [Question(text, text_answer(*at)) for text, at in zip(instructions, chosen, strict=True)]
@@ -132,6 +132,10 @@ def text_points(loaded: LoadedModel, image: RgbImage, instructions: Sequence[str
         found = [numbers[index] for index in logits_QN.argmax(dim=1).tolist()]
         chosen = [(value, y) if place == 0 else (x, value) for value, (x, y) in zip(found, chosen, strict=True)]
     return [(float(x), float(y)) for x, y in chosen]
+
+
+def _encode(loaded: LoadedModel, text: str) -> list[int]:
+    return list(loaded.tokenizer(text, add_special_tokens=False).input_ids)
 
 
 def _hidden_states(model: Any, packed: PackedQuestions) -> Tensor:
