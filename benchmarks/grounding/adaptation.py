@@ -36,7 +36,9 @@ def adapt(run: SeedRun) -> tuple[Answers, dict[str, int]]:
     folder, setting = run.folder / "adaptation", run.setting
 
     def answer() -> Answers:
-        application = DrawnApplication(str(run.seed), NOVEL_APPLICATION, setting.pages, SYMBOLS)
+        application = DrawnApplication(
+            str(run.seed), NOVEL_APPLICATION, setting.pages, SYMBOLS, setting.reachable_pages
+        )
         samples = _explore(run, application, folder)
         generic = _generic(run, folder, sum(1 for _ in read_samples(samples)))
         test = _unseen_pages(application, folder)
@@ -62,9 +64,7 @@ def _explore(run: SeedRun, application: DrawnApplication, folder: Path) -> Path:
     if not (folder / "found.txt").exists():
         setting = run.setting
         counts, seen = asyncio.run(
-            explore_application(
-                application, folder / "explored", setting.explore_steps, setting.explored_screens, run.seed
-            )
+            explore_application(application, folder / "explored", setting.explore_steps, run.seed)
         )
         (folder / "seen.txt").write_text("\n".join(sorted(seen)), encoding="utf-8")
         (folder / "found.txt").write_text(json.dumps(counts), encoding="utf-8")
@@ -74,7 +74,7 @@ def _explore(run: SeedRun, application: DrawnApplication, folder: Path) -> Path:
 def _generic(run: SeedRun, folder: Path, count: int) -> Path:
     """As many samples of new generic screens."""
     path = write_screens(
-        folder, "generic", run.setting.explored_screens * 2, TRAINED, f"{run.seed}/more", symbols=SYMBOLS
+        folder, "generic", run.setting.reachable_pages * 2, TRAINED, f"{run.seed}/more", symbols=SYMBOLS
     )
     samples = list(read_samples(path))
     if len(samples) < count:

@@ -56,13 +56,17 @@ class DrawnApplication:
         which: Layouts, sizes of windows, sides and shapes of symbols; the application has one size of window.
         pages: How many pages.
         symbols: Smallest and greatest number of symbols of a page.
+        reachable: The first so many pages lead to each other and nowhere else, so that no exploration sees the others; None: all.
 
     Attributes:
         pages: The pages.
         views: What each page shows.
     """
 
-    def __init__(self, seed: str, which: ScreenSet, pages: int, symbols: tuple[int, int]) -> None:
+    def __init__(
+        self, seed: str, which: ScreenSet, pages: int, symbols: tuple[int, int], reachable: int | None = None
+    ) -> None:
+        inside = pages if reachable is None else reachable
         rng = random.Random(f"drawn application {seed}")
         theme, wh = Theme.draw(rng), rng.choice(which.sizes_wh)
         names = [Symbol(colour, shape) for colour in COLOURS for shape in which.shapes]
@@ -71,9 +75,9 @@ class DrawnApplication:
             side = rng.randint(*which.sides_px)
             boxes = LAYOUTS[rng.choice(which.layouts)](rng, wh, rng.randint(*symbols), side)
             placed = tuple(zip(rng.sample(names, len(boxes)), boxes, strict=True))
-            others = [page for page in range(pages) if page != number]
+            others = [page for page in range(inside) if page != number]
             leads = [None if rng.random() < DEAD_SHARE else rng.choice(others) for _ in placed]
-            leads[0] = (number + 1) % pages  # every page can be reached
+            leads[0] = (number + 1) % inside  # the pages inside can all be reached
             self.pages.append(_Page(placed, tuple(leads), wh))
         self.views = [_view(page, number, theme) for number, page in enumerate(self.pages)]
 
@@ -130,7 +134,7 @@ class DrawnDesktop:
 
 
 async def explore_application(
-    application: DrawnApplication, out: Path, steps: int, screens: int, seed: int
+    application: DrawnApplication, out: Path, steps: int, seed: int
 ) -> tuple[dict[str, int], set[str]]:
     """Explore, and write the samples of all screens that were seen; what an interrupted exploration left is explored again.
 
@@ -138,15 +142,12 @@ async def explore_application(
         application: The application.
         out: Folder of the exploration; the samples are in `samples` in it.
         steps: Most steps of the exploration.
-        screens: Screens after which it ends.
         seed: Of the chooser's ties.
 
     Returns:
         How many steps, screens and samples there were; the windows that were seen.
     """
-    settings = ExploreSettings(
-        app="drawn", seed=seed, max_steps=steps, max_screens=screens, resolution=application.pages[0].wh
-    )
+    settings = ExploreSettings(app="drawn", seed=seed, max_steps=steps, resolution=application.pages[0].wh)
     shutil.rmtree(out, ignore_errors=True)
     with ExploreStore.create(out / "store", settings) as store:
         await Explorer(store, GreatestQChooser()).run(DrawnDesktop(application))

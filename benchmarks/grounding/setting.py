@@ -47,7 +47,7 @@ class Setting:
         adaptation_learning_rate: Greatest learning rate of an adaptation.
         shares: Shares of data, and of updates, with which the head is trained for the data efficiency; the first that is enough ends it.
         pages: Pages of the held-out application.
-        explored_screens: Screens after which its exploration ends; the other pages are the test.
+        reachable_pages: Pages of it that an exploration can reach; the other pages are the test.
         explore_steps: Most steps of the exploration.
         verifier_reach_px: Pixels to each side of a point that the verifier sees.
         budget_minutes: Declared duration on two quiet cores with three seeds.
@@ -65,7 +65,7 @@ class Setting:
     adaptation_learning_rate: float = 3e-4
     shares: tuple[float, ...] = (0.3, 0.45, 0.6)
     pages: int = 70
-    explored_screens: int = 30
+    reachable_pages: int = 30
     explore_steps: int = 240
     verifier_reach_px: float = 32.0
     budget_minutes: int = 25
@@ -88,7 +88,7 @@ SMOKE = Setting(
     images_per_update=4,
     shares=(0.5,),
     pages=12,
-    explored_screens=6,
+    reachable_pages=6,
     explore_steps=60,
     budget_minutes=5,
 )

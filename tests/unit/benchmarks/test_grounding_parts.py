@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
@@ -50,11 +49,11 @@ def test_symbols_of_every_layout_are_apart_and_on_the_screen(layout: str) -> Non
 
 async def test_an_exploration_gives_samples_and_leaves_pages_for_the_test(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
-    application = DrawnApplication("1", dataclasses.replace(NOVEL_APPLICATION), 16, SYMBOLS)
-    counts, seen = await explore_application(application, tmp_path / "explored", 80, 8, 1)
+    application = DrawnApplication("1", NOVEL_APPLICATION, 16, SYMBOLS, reachable=8)
+    counts, seen = await explore_application(application, tmp_path / "explored", 80, 1)
     assert len(seen) == counts["screens"] == 8
     explored = list(read_samples(tmp_path / "explored" / "samples" / "all.jsonl"))
-    assert len(explored) == counts["samples"] > 8
+    assert len(explored) == counts["samples"] > 24
     for sample in explored:
         read_image(tmp_path / "explored" / "samples" / sample.image, sample.image_wh)
     unseen = {sample.screen_id for sample in read_samples(write_pages(application, tmp_path, "unseen", seen))}
