@@ -23,7 +23,7 @@ HELD_OUT = {
 }
 """New screens; new sizes, whose coordinates are all within those that were trained; new layouts."""
 NOVEL_APPLICATION = ScreenSet(("grid", "bottom_right"), ((224, 128),), TESTED_PX, (*NOVEL_SHAPES, *SHAPES[:2]))
-SYMBOLS = (4, 7)
+SYMBOLS = (2, 5)
 """Smallest and greatest number of symbols of a screen."""
 REGION_SCORES: tuple[RegionScore, ...] = ("sum", "max")
 """How regions are scored beside `mean`, which is that of all other methods."""
@@ -55,17 +55,17 @@ class Setting:
 
     screens: int = 4000
     held_out_screens: int = 40
-    updates: int = 500
-    frozen_updates: int = 120
-    verifier_updates: int = 100
+    updates: int = 600
+    frozen_updates: int = 100
+    verifier_updates: int = 80
     adaptation_updates: int = 60
     images_per_update: int = 8
     questions_per_image: int = 6
-    learning_rate: float = 7e-4
+    learning_rate: float = 1e-3
     adaptation_learning_rate: float = 3e-4
     shares: tuple[float, ...] = (0.3, 0.45, 0.6)
-    pages: int = 70
-    reachable_pages: int = 30
+    pages: int = 85
+    reachable_pages: int = 45
     explore_steps: int = 240
     verifier_reach_px: float = 32.0
     budget_minutes: int = 25
