@@ -8,6 +8,7 @@ of a finished trajectory is never changed. Non-goals: states of rollouts (`dart_
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -96,7 +96,7 @@ def test_partial_credit_needs_checkpoints_and_a_program_needs_to_be_there(
     (sentence,) = task_problems(recipe_of(folder, reward={"source": "checkpoints"}), tmp_path, monkeypatch)
     assert sentence.startswith("tasks.folder: none of the tasks to train on has checkpoints")
     recipe = recipe_of(folder, reward={"source": "program", "program": {"argv": ["/no/such/program"]}})
-    with pytest.raises(RecipeError, match="reward.program.argv: /no/such/program is no program"):
+    with pytest.raises(RecipeError, match=r"reward.program.argv: /no/such/program is no program"):
         check_recipe(recipe, RunPaths(tmp_path / "r"))
 
 
