@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "trajectories_0006"
-down_revision = "trajectories_0005"
+revision = "trajectories_0007"
+down_revision = "trajectories_0006"
 branch_labels = None
 depends_on = None
 
