@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
-from benchmarks.grounding.drawn_screens import LAYOUTS, write_screens
+from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
 from benchmarks.grounding.intervals import hit_rate, paired
 from benchmarks.grounding.setting import HELD_OUT, NOVEL_APPLICATION, SYMBOLS, TRAINED
 from dart_agent.grounding.samples import read_image, read_samples
@@ -27,7 +27,8 @@ def test_screens_are_those_of_their_seed_and_ask_about_one_symbol(tmp_path: Path
         left, top, right, bottom = (int(edge) for edge in sample.targets[0].bounds())
         assert 0 <= left < right <= sample.image_wh[0]
         assert 0 <= top < bottom <= sample.image_wh[1]
-        assert picture[top:bottom, left:right].std() > 10
+        colour = COLOURS[sample.instruction.split('"')[1].split()[0]]
+        assert (picture[top:bottom, left:right] == colour).all(axis=2).mean() > 0.15
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
