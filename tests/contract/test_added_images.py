@@ -41,6 +41,7 @@ async def added_case() -> AsyncIterator[Case]:
         await asyncio.to_thread(subprocess.run, as_root(["rm", "-rf", "--one-file-system", str(home)]), check=True)
 
 
+@pytest.mark.slow
 async def test_a_root_file_system_becomes_an_image_however_it_came(added_case: Case) -> None:
     case, home = added_case, added_case.runtime
     assert home is not None

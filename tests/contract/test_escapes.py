@@ -32,7 +32,9 @@ START = "start"
 """The snapshot of the desktop that misbehaves, booted."""
 RUNC = pytest.param("runc_copies", marks=pytest.mark.desktop, id="runc")
 DOCKER = pytest.param("docker_case", marks=pytest.mark.docker, id="docker")
-LIBVIRT = pytest.param("libvirt_case", marks=[pytest.mark.libvirt, pytest.mark.timeout(900)], id="libvirt")
+LIBVIRT = pytest.param(
+    "libvirt_case", marks=[pytest.mark.libvirt, pytest.mark.slow, pytest.mark.timeout(900)], id="libvirt"
+)
 on_the_hosts_kernel = pytest.mark.parametrize("live", [RUNC, DOCKER], indirect=True)
 """For what only desktops that share a kernel with the host must not do."""
 MEMORY_SLACK_KIB, DISK_SLACK_BYTES, PROCESS_SLACK = 2 << 20, 4 << 30, 1000

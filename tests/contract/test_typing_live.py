@@ -18,7 +18,10 @@ pytestmark = [pytest.mark.desktop, pytest.mark.timeout(600)]
 CHARACTERS = {"gtk": 500, "tk": 500, "writer": 150, "chromium": 500}
 
 
-@pytest.mark.parametrize("field", CHARACTERS)
+@pytest.mark.parametrize(
+    "field",
+    [pytest.param(field, marks=[pytest.mark.slow] if field in ("tk", "writer") else []) for field in CHARACTERS],
+)
 def test_text_of_many_scripts_arrives_exactly(field: str, tmp_path: Path) -> None:
     live_host.require_image("desktop")
     record = tmp_path / "typing.json"

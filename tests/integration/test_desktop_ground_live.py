@@ -42,6 +42,7 @@ async def boxes_of_the_question(url: str) -> dict[str, tuple[int, int, int, int]
     raise AssertionError("zenity showed no button")
 
 
+@pytest.mark.slow
 async def test_a_benchmark_of_live_desktops(url: str, tmp_path: Path) -> None:
     plan = replace(PLAN, farm_url=url, least=60)
     lines: list[str] = []

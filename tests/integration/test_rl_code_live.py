@@ -32,6 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_ppo_of_stable_baselines(url: str) -> None:
     stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the extra rl")
     from dart_envs.envs.sb3 import StableBaselinesVecEnv
@@ -47,6 +48,7 @@ def test_ppo_of_stable_baselines(url: str) -> None:
         envs.close()
 
 
+@pytest.mark.slow
 def test_a_loop_in_cleanrls_manner(url: str) -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(1)
