@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.types import TaskLike
 from dart_server.wire import DesktopShape
+
+if TYPE_CHECKING:
+    from dart_envs.tasks import Task
 
 DEFAULT_SUITE = "basics"
 DEFAULT_IMAGE = "basic"
@@ -222,19 +225,29 @@ def load_task(entry: TaskReference) -> TaskLike:
         The task.
 
     Raises:
-        TaskError: If there is no such task, or `entry` is not a task.
+        TaskError: If there is no such task, `entry` is not a task, or a task file names no evaluator, which the environment needs.
     """
     from dart_envs import tasks
 
     if isinstance(entry, str):
-        return tasks.load(entry)
+        return _judged(tasks.load(entry))
     if isinstance(entry, Mapping):
-        return tasks.load_data(entry, name=f"task {entry.get('id', 'without an id')}")
+        return _judged(tasks.load_data(entry, name=f"task {entry.get('id', 'without an id')}"))
     if missing := [name for name in _TASK_ATTRIBUTES if not hasattr(entry, name)]:
         raise TaskError(
             f"{entry!r} is no task: it has no {missing[0]}. Give a task id, a path, a task, or a task file's content."
         )
     return entry
+
+
+def _judged(task: Task) -> Task:
+    """The same task. Raises TaskError where nothing would judge it."""
+    if not task.has_evaluator:
+        raise TaskError(
+            f"task {task.id}: it has no evaluator, so that the environment cannot give a reward: add the field `evaluator`. "
+            "Only training can judge such a task by a program or a model (section [reward] of a recipe)."
+        )
+    return task
 
 
 @overload

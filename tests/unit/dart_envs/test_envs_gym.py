@@ -127,7 +127,11 @@ def test_bad_arguments_are_refused_before_anything_is_leased(farm: FakeFarm) -> 
     [
         ("task", 3, "^3 is no task: it has no id"),
         ("task", [ToyTask(), 3], "^3 is no task: it has no id"),
-        ("task", {"id": "mine", "instruction": "Do."}, "^task mine: field 'evaluator': Field required.$"),
+        (
+            "task",
+            {"id": "mine", "instruction": "Do."},
+            "^task mine: it has no evaluator, .*: add the field `evaluator`",
+        ),
         ("max_steps", 0, "^max_steps is a whole number from 1 on"),
         ("max_steps", "3", "^max_steps is a whole number from 1 on"),
         ("resolution", 1920, "^resolution is .width, height. in pixels, .* not 1920.$"),

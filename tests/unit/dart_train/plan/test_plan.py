@@ -205,9 +205,6 @@ def test_the_key_value_cache_is_what_the_share_leaves() -> None:
 def test_a_policy_whose_size_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="layouts that are known without files"):
         read_policy_size(recipe_of("ui-tars-1.5-7b-8gpu", 'model.path="Somebody/Else-7B"'))
-    run = CliRunner().invoke(app, ["plan", str(RECIPES / "demo.toml")])
-    assert run.exit_code == 2
-    assert "fits any host" in run.output
 
 
 def test_pixels_that_no_picture_has_are_refused_before_anything_is_counted() -> None:
