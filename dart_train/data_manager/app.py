@@ -123,7 +123,6 @@ class _SerialExecutor:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._changed = asyncio.Condition()
         self.changes = 0
-        self._nwaiting = 0
 
     async def run(self, operation: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         """Run one operation after those before it, on the thread."""
@@ -147,21 +146,17 @@ class _SerialExecutor:
 
     async def notify(self) -> None:
         """Wake the waiting requests."""
-        self.changes += 1
-        if self._nwaiting:
-            async with self._changed:
-                self._changed.notify_all()
+        async with self._changed:
+            self.changes += 1
+            self._changed.notify_all()
 
     async def wait(self, clock: Clock, seen: int, timeout_s: float) -> None:
         """Wait until there are more than `seen` changes, at most `timeout_s`."""
-        self._nwaiting += 1
         try:
             async with timeout(clock, timeout_s), self._changed:
                 await self._changed.wait_for(lambda: self.changes > seen)
         except TimeoutError:
             return
-        finally:
-            self._nwaiting -= 1
 
     def close(self) -> None:
         """Finish what runs."""

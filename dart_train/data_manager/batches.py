@@ -35,7 +35,6 @@ from dart_train.data_manager.store.models import (
     GroupTable,
     QuarantinedStepTable,
 )
-from dart_train.data_manager.store.prepared import PreparedStatement
 from dart_train.data_manager.store.steps import read_packed_steps
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
@@ -50,9 +49,7 @@ NO_STEP = -1
 
 
 _MEMBER_COLUMNS: Table = BatchMemberTable.__table__  # type: ignore[assignment]  # a declarative table is a Table
-_ADD_MEMBER = PreparedStatement(
-    insert(_MEMBER_COLUMNS), ("batch_id", "group_id", "rollout_id", "index", "source", "trainable", "reason")
-)
+_ADD_MEMBER = insert(_MEMBER_COLUMNS)
 _REASONS = select(
     _MEMBER_COLUMNS.c.group_id, _MEMBER_COLUMNS.c.rollout_id, _MEMBER_COLUMNS.c.index, _MEMBER_COLUMNS.c.reason
 ).where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
@@ -391,7 +388,7 @@ class BatchBuilder:
                             "reason": DISPLACED_REASON if source == DISPLACED else reason,
                         }
                     )
-        _ADD_MEMBER.execute(connection_of(session), members)
+        connection_of(session).execute(_ADD_MEMBER, members)
         self._store.record_event(session, "batch_issued", batch_id=batch.batch_id, groups=len(candidates))
         return self._read(session, batch)
 

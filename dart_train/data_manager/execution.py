@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from dart_train.data_manager.store import work
 from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EventTable, GroupTable, PhaseTable, RolloutTable
-from dart_train.data_manager.store.prepared import PreparedStatement
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 from dart_train.scheduling.commands import (
     AssignRollout,
@@ -39,7 +38,7 @@ def _table(model: type[Any]) -> Table:
 _ROLLOUTS, _GROUPS, _PHASES, _EVENTS = (_table(model) for model in (RolloutTable, GroupTable, PhaseTable, EventTable))
 _BY_ROLLOUT = _ROLLOUTS.c.rollout_id == bindparam("key")
 _FREE: dict[str, Any] = {"worker_id": None, "request_id": None, "deadline_s": None}
-_ASSIGN = PreparedStatement(
+_ASSIGN = (
     update(_ROLLOUTS)
     .where(_BY_ROLLOUT)
     .values(
@@ -52,7 +51,7 @@ _ASSIGN = PreparedStatement(
 _UNASSIGN = (
     update(_ROLLOUTS).where(_BY_ROLLOUT).values(state=bindparam("new_state"), attempt=bindparam("new_attempt"), **_FREE)
 )
-_FINISH = PreparedStatement(update(_ROLLOUTS).where(_BY_ROLLOUT).values(state=bindparam("new_state"), **_FREE))
+_FINISH = update(_ROLLOUTS).where(_BY_ROLLOUT).values(state=bindparam("new_state"), **_FREE)
 _ADOPT = update(_ROLLOUTS).where(_BY_ROLLOUT).values(group_id=bindparam("new_group"), repeat=bindparam("new_repeat"))
 _CLOSE_GROUP = (
     update(_GROUPS)
@@ -62,11 +61,7 @@ _CLOSE_GROUP = (
 _USE_GROUP = update(_GROUPS).where(_GROUPS.c.group_id == bindparam("key")).values(state="used")
 _ISSUE_GROUP = update(_GROUPS).where(_GROUPS.c.group_id == bindparam("key")).values(state="issued")
 _CLOSE_PHASE = update(_PHASES).where(_PHASES.c.name == bindparam("key")).values(state=bindparam("new_state"))
-_ADD_GROUP, _ADD_EVENT = insert(_GROUPS), insert(_EVENTS)
-_ADD_ROLLOUT = PreparedStatement(
-    insert(_ROLLOUTS),
-    ("rollout_id", "group_id", "phase", "task_id", "purpose", "repeat", "attempt", "state", "sampling", "max_steps"),
-)
+_ADD_GROUP, _ADD_ROLLOUT, _ADD_EVENT = insert(_GROUPS), insert(_ROLLOUTS), insert(_EVENTS)
 
 
 class CommandExecutor:
@@ -156,8 +151,8 @@ class CommandExecutor:
             "max_steps": command.max_steps,
         }
         if command.rollouts:
-            _ADD_ROLLOUT.execute(
-                connection,
+            connection.execute(
+                _ADD_ROLLOUT,
                 [{"rollout_id": rollout_id, "repeat": repeat, **shared} for rollout_id, repeat in command.rollouts],
             )
         if command.adopted:
@@ -170,8 +165,8 @@ class CommandExecutor:
             )
 
     def _assign(self, _session: Session, connection: Connection, command: AssignRollout) -> None:
-        _ASSIGN.execute(
-            connection,
+        connection.execute(
+            _ASSIGN,
             {
                 "key": command.rollout_id,
                 "worker": command.worker_id,
@@ -194,12 +189,12 @@ class CommandExecutor:
         )
 
     def _finish(self, _session: Session, connection: Connection, command: FinishRollout) -> None:
-        _FINISH.execute(connection, {"key": command.rollout_id, "new_state": command.state})
+        connection.execute(_FINISH, {"key": command.rollout_id, "new_state": command.state})
 
     def _retry(self, session: Session, connection: Connection, command: RetryRollout) -> None:
         before = work.find_rollout(session, command.retries)
-        _ADD_ROLLOUT.execute(
-            connection,
+        connection.execute(
+            _ADD_ROLLOUT,
             {
                 "rollout_id": command.rollout_id,
                 "group_id": before.group_id,

@@ -37,7 +37,6 @@ from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import FinishReason, PointedTarget, StepRecord, VersionSpan
 from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EpisodeStateTable, StepTable
-from dart_train.data_manager.store.prepared import PreparedStatement
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ def _table(model: type[Any]) -> Table:
 
 
 _STEPS, _STATES = _table(StepTable), _table(EpisodeStateTable)
-_INSERT_STEP = PreparedStatement(insert(_STEPS), _STEPS.c.keys())
+_INSERT_STEP = insert(_STEPS)
 _DROP_STEPS = delete(_STEPS).where(_STEPS.c.rollout_id == bindparam("key"))
 _DROP_STATE = delete(_STATES).where(_STATES.c.rollout_id == bindparam("key"))
 _COUNT = select(_STATES.c.n_steps).where(_STATES.c.rollout_id == bindparam("key"))
@@ -145,7 +144,7 @@ def append_step(session: Session, rollout_id: str, step: StreamStepPayload, plac
         raise StoreError(f"step {step.index} of rollout {rollout_id} comes before step {step.index - 1}")
     row = _checked(rollout_id, step, before, placeholders)
     _note(session, rollout_id)
-    _INSERT_STEP.execute(connection_of(session), row)
+    connection_of(session).execute(_INSERT_STEP, row)
     return True
 
 
@@ -177,7 +176,7 @@ def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholder
         before = _StepBefore(step.segment, step.response_end)
     connection = connection_of(session)
     if added:
-        _INSERT_STEP.execute(connection, added)
+        connection.execute(_INSERT_STEP, added)
     if left_out:
         _forget(session, row.rollout_id)
         connection.execute(_DROP_STATE, {"key": row.rollout_id})

@@ -31,7 +31,6 @@ from dart_train.data_manager.store.database import (
     outage_reason,
 )
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
-from dart_train.data_manager.store.prepared import PreparedStatement
 
 
 def _table(model: type[Any]) -> Table:
@@ -51,9 +50,7 @@ _FIND_ROLLOUT = (
     .outerjoin_from(_ROLLOUTS, _TRAJECTORIES, _TRAJECTORIES.c.rollout_id == _ROLLOUTS.c.rollout_id)
     .where(_ROLLOUTS.c.rollout_id == bindparam("key"))
 )
-_INSERT_TRAJECTORY = PreparedStatement(
-    insert(_TRAJECTORIES), [each.key for each in _TRAJECTORIES.c if each.key != "seq"]
-)
+_INSERT_TRAJECTORY = insert(_TRAJECTORIES)
 
 
 class AssignedRollout(NamedTuple):
@@ -257,8 +254,8 @@ class TrajectoryStore:
         family = self.register_task(session, row.task_id, row.purpose)
         stored_steps.complete(session, row, self.placeholders)
         versions = stored_steps.versions(session, row)
-        _INSERT_TRAJECTORY.execute(
-            connection,
+        connection.execute(
+            _INSERT_TRAJECTORY,
             {
                 "rollout_id": row.rollout_id,
                 "group_id": rollout.group_id,
