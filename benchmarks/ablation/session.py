@@ -167,7 +167,7 @@ class Session:
             )
             try:
                 code = process.wait()
-            except BaseException:
+            except BaseException:  # also an interrupt: the job ends before this process goes on
                 process.send_signal(signal.SIGTERM)
                 process.wait()
                 raise
