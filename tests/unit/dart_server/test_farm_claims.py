@@ -211,8 +211,7 @@ async def test_a_claim_expires_at_its_deadline(api: Api, clock: ManualClock) -> 
     poll = asyncio.create_task(look(api, claim, wait_s=60))
     await asyncio.sleep(0.02)
     assert not poll.done()
-    await clock.advance(6)
-    found = await poll
+    found = await advance_until_done(clock, poll, 6)
     assert (found["state"], found["error"]["error"], found["position"]) == ("expired", "no_capacity", None)
     assert (await submit(api))["state"] == "expired", "the same request is the same claim"
     events = [event["kind"] for event in (await api.call("GET", "/v1/events")).json()]
@@ -322,8 +321,7 @@ async def test_a_stream_tells_positions_and_ends_with_the_grant(api: Api, clock:
     await clock.advance(20)
     await release(api, held[1])
     await granted(api, second)
-    await clock.advance(2)
-    reply = await stream
+    reply = await advance_until_done(clock, stream, 2)
     assert reply.headers["content-type"].startswith("text/event-stream")
     assert ": waiting" in reply.text, "it says now and then that it lives"
     events = await read_events(reply)
@@ -344,8 +342,8 @@ async def test_a_stream_goes_on_where_it_broke(api: Api, clock: ManualClock) -> 
     known = {"last-event-id": "2"}
     stream = asyncio.create_task(api.call("GET", f"/v1/claims/{claim['claim_id']}/events", headers=known))
     await wait_until(lambda: sum(api.farm.claims._streams.values()) == 1)
-    await clock.advance(7)
-    assert [kind for _, kind, _ in await read_events(await stream)] == ["expired"]
+    reply = await advance_until_done(clock, stream, 7)
+    assert [kind for _, kind, _ in await read_events(reply)] == ["expired"]
 
 
 async def test_a_key_has_a_limited_number_of_streams(make_api: MakeApi, clock: ManualClock) -> None:
@@ -359,8 +357,7 @@ async def test_a_key_has_a_limited_number_of_streams(make_api: MakeApi, clock: M
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded")
     await release(api, lease)
     await granted(api, claim)
-    await clock.advance(2)
-    assert [reply.status_code for reply in await asyncio.gather(*streams)] == [200, 200]
+    assert [(await advance_until_done(clock, stream, 2)).status_code for stream in streams] == [200, 200]
 
 
 async def test_others_neither_see_nor_touch_a_claim(api: Api) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 from farm_fake import FakeProvider
-from farm_harness import Api, MakeApi, ManualClock, wait_until
+from farm_harness import Api, MakeApi, ManualClock, advance_until_done, wait_until
 
 from dart_server.keys import Scope
 from dart_server.snapshots.service import SHARED_BASE_IDLE_S
@@ -77,8 +77,7 @@ async def test_a_waiter_is_told_busy_when_its_time_is_up(api: Api, clock: Manual
     await acquire_setup(api, builder)
     waiting = asyncio.create_task(acquire_setup(api, waiter, wait_s=30))
     await asyncio.sleep(0.02)
-    await clock.advance(31)
-    assert (await waiting)["state"] == "busy"
+    assert (await advance_until_done(clock, waiting, 31))["state"] == "busy"
 
 
 async def test_an_abandoned_or_expired_builder_frees_the_key(api: Api, clock: ManualClock) -> None:
@@ -91,8 +90,7 @@ async def test_an_abandoned_or_expired_builder_frees_the_key(api: Api, clock: Ma
     retaken = await acquire_setup(api, first)
     assert retaken["state"] == "build"
     waiting = asyncio.create_task(acquire_setup(api, second, wait_s=100))
-    await clock.advance(11)
-    assert (await waiting)["state"] == "build"
+    assert (await advance_until_done(clock, waiting, 11))["state"] == "build"
 
 
 async def test_only_the_builder_may_publish(api: Api) -> None:
