@@ -11,7 +11,7 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ pytestmark = [
 ]
 SPEC = DesktopSpec("basic", (640, 400), memory_mib=768, pids=256, cpus=2.0, disk_mib=128)
 PROGRAM = "/home/user/counters.py"
+Told = Callable[[str, object], None]
 REFUSED = {"message queues", "keys", "fanotify", "locked memory"}
 """What the system-call filter keeps from every desktop."""
 WITH_THE_HOSTS_LEAVE = {"signals", "timers"}
@@ -122,12 +123,18 @@ async def play(desktops: Desktops, names: list[str], user: str) -> None:
     assert (await desktops.provider.health("neighbour")).cause is HealthCause.OK
 
 
-async def test_fourteen_attacks_of_a_user_change_nothing_in_a_neighbour(desktops: Desktops) -> None:
+async def test_fourteen_attacks_of_a_user_change_nothing_in_a_neighbour(
+    desktops: Desktops, record_property: Told
+) -> None:
     assert len(ATTACKS) == 14
+    record_property("attacks", len(ATTACKS))
     await play(desktops, list(ATTACKS), "user")
 
 
 @pytest.mark.slow
-async def test_fourteen_attacks_of_root_change_nothing_in_a_neighbour(desktops: Desktops) -> None:
+async def test_fourteen_attacks_of_root_change_nothing_in_a_neighbour(
+    desktops: Desktops, record_property: Told
+) -> None:
     names = [name for name in ATTACKS if name not in WITH_THE_HOSTS_LEAVE or not rlimits.is_needed()]
+    record_property("attacks", len(names))
     await play(desktops, names, "root")
