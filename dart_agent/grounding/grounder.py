@@ -109,7 +109,7 @@ class Grounder:
             for found, refusal in zip(output.questions[0], refusals, strict=True):
                 located = []
                 for index in range(targets):
-                    distribution = PointDistribution(self.model.head, found, index)
+                    distribution = PointDistribution.of_head(self.model.head, found, index)
                     attention_M = distribution.log_attention_M.exp().double().cpu().numpy()
                     points_M2 = distribution.expected_points()
                     regions = find_regions(attention_M, found.grid, score=self._score, points_M2=points_M2)

@@ -2,13 +2,15 @@
 
 Role: `PointDistribution` of one target: first a visual token, then a part of its cell. Rule: log p(point) = log a(cell) +
 log o(part | cell), both under softmax(logits / temperature); a head without offsets has one part, the middle of the cell, with
-probability 1. A policy's sample and the trainer's recomputation use this one class, so that they agree on equal weights. Non-goals:
-regions, which are for the best point and have no log-prob.
+probability 1. A policy's sample and the trainer's recomputation use this one class, so that they agree on equal weights; the logits may
+come from a head in this process (`of_head`) or from an inference worker. Non-goals: regions, which are for the best point and have no
+log-prob.
 Axes: M visual tokens, P parts of a cell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from dart_agent.grounding.forward import QuestionOutput
 from dart_agent.grounding.head import ActionHead
-from dart_agent.grounding.labels import Floats
+from dart_agent.grounding.labels import Floats, PatchGrid
 from dart_agent.grounding.scoring import Point
 
 
@@ -38,22 +40,58 @@ class PointDistribution:
     """Where one target lies, according to the head.
 
     Args:
-        head: The head.
-        output: What it said to the question.
-        target: Index of the target.
+        grid: Visual tokens of the image.
+        logits_M: Logits over them.
+        parts: Parts per side of a cell.
+        part_logits: Gives the logits over the parts [N, P] of cells with the indices [N]; None: a cell has one part.
         temperature: Divides the logits.
+
+    Attributes:
+        parts: As given.
     """
 
-    def __init__(self, head: ActionHead, output: QuestionOutput, target: int = 0, temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        grid: PatchGrid,
+        logits_M: Tensor,
+        *,
+        parts: int = 1,
+        part_logits: Callable[[Tensor], Tensor] | None = None,
+        temperature: float = 1.0,
+    ) -> None:
         if temperature <= 0:
             raise ValueError(f"the temperature of a point distribution is above 0, not {temperature}")
-        self._head, self._output, self._target, self._temperature = head, output, target, temperature
-        self.log_attention_M = F.log_softmax(output.logits_KM[target] / temperature, dim=-1)
+        self.parts = parts
+        self._grid, self._part_logits, self._temperature = grid, part_logits, temperature
+        self.log_attention_M = F.log_softmax(logits_M / temperature, dim=-1)
 
-    @property
-    def parts(self) -> int:
-        """Parts per side of a cell."""
-        return self._head.offset_parts
+    @classmethod
+    def of_head(
+        cls, head: ActionHead, output: QuestionOutput, target: int = 0, temperature: float = 1.0
+    ) -> PointDistribution:
+        """The distribution of a head in this process.
+
+        Args:
+            head: The head.
+            output: What it said to the question.
+            target: Index of the target.
+            temperature: Divides the logits.
+
+        Returns:
+            The distribution.
+        """
+
+        def part_logits(cells_N: Tensor) -> Tensor:
+            pointers_ND = output.pointers_KD[target].expand(len(cells_N), -1)
+            return head.offset_logits(output.context_MD[cells_N], pointers_ND)
+
+        return cls(
+            output.grid,
+            output.logits_KM[target],
+            parts=head.offset_parts,
+            part_logits=None if head.offset is None else part_logits,
+            temperature=temperature,
+        )
 
     def log_parts(self, cells_N: Tensor) -> Tensor:
         """Log-probs of the parts of some cells.
@@ -64,11 +102,9 @@ class PointDistribution:
         Returns:
             Log-probs [N, P].
         """
-        if self._head.offset is None:
+        if self._part_logits is None:
             return torch.zeros(len(cells_N), 1, device=cells_N.device)
-        pointers_ND = self._output.pointers_KD[self._target].expand(len(cells_N), -1)
-        logits_NP = self._head.offset_logits(self._output.context_MD[cells_N], pointers_ND)
-        return F.log_softmax(logits_NP / self._temperature, dim=-1)
+        return F.log_softmax(self._part_logits(cells_N) / self._temperature, dim=-1)
 
     def logprob(self, choice: PointChoice) -> Tensor:
         """Log-prob of a point, with its gradient.
@@ -121,7 +157,7 @@ class PointDistribution:
         Returns:
             (x, y), the middle of the part, in pixels of the image.
         """
-        grid = self._output.grid
+        grid = self._grid
         row, column = divmod(choice.cell, grid.columns)
         down, across = divmod(choice.part, self.parts)
         width, height = grid.cell_wh
@@ -135,7 +171,7 @@ class PointDistribution:
         """
         import numpy as np
 
-        grid, parts = self._output.grid, self.parts
+        grid, parts = self._grid, self.parts
         cells = torch.arange(grid.cells, device=self.log_attention_M.device)
         shares_MP = self.log_parts(cells).detach().exp().double().cpu().numpy()
         places = (np.arange(parts) + 0.5) / parts

@@ -73,7 +73,7 @@ class PointRewardTrainer(GroundingTrainer):
                 if sample.is_refusal:
                     continue
                 targets = [
-                    PointDistribution(self.model.head, found, index, config.temperature)
+                    PointDistribution.of_head(self.model.head, found, index, config.temperature)
                     for index in range(len(sample.targets))
                 ]
                 group = [[target.sample(generator) for target in targets] for _ in range(config.group)]

@@ -101,7 +101,7 @@ def point_logprobs(model: GroundingModel, steps: Sequence[PointedStep]) -> tuple
     output = run_forward(model, pack(model, [step.image for step in steps], asked))
     rows, entropies = [], []
     for step, found in zip(steps, output.questions, strict=True):
-        points = [PointDistribution(model.head, question, temperature=step.temperature) for question in found]
+        points = [PointDistribution.of_head(model.head, question, temperature=step.temperature) for question in found]
         choices = [PointChoice(target.cell, target.part) for target in step.targets]
         rows.append(torch.stack([point.logprob(choice) for point, choice in zip(points, choices, strict=True)]))
         entropies.append(torch.stack([point.entropy() for point in points]))

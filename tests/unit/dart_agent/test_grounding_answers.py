@@ -88,7 +88,7 @@ def random_output(parts: int = 3) -> tuple[ActionHead, QuestionOutput]:
 
 def test_probabilities_of_all_points_sum_to_one_and_give_the_entropy() -> None:
     head, output = random_output()
-    distribution = PointDistribution(head, output, target=1, temperature=0.7)
+    distribution = PointDistribution.of_head(head, output, target=1, temperature=0.7)
     logprobs = torch.stack([distribution.logprob(PointChoice(c, p)) for c in range(8) for p in range(9)]).detach()
     assert float(logprobs.exp().sum()) == pytest.approx(1)
     assert float(distribution.entropy().detach()) == pytest.approx(float(-(logprobs.exp() * logprobs).sum()))
@@ -98,7 +98,7 @@ def test_probabilities_of_all_points_sum_to_one_and_give_the_entropy() -> None:
 
 def test_samples_follow_the_log_probs() -> None:
     head, output = random_output(parts=2)
-    distribution = PointDistribution(head, output)
+    distribution = PointDistribution.of_head(head, output)
     generator = torch.Generator().manual_seed(0)
     draws = [distribution.sample(generator) for _ in range(4000)]
     for choice in {*draws[:20]}:
@@ -108,7 +108,7 @@ def test_samples_follow_the_log_probs() -> None:
 
 def test_points_are_the_middles_of_parts() -> None:
     head, output = random_output(parts=2)
-    distribution = PointDistribution(head, output)
+    distribution = PointDistribution.of_head(head, output)
     assert distribution.point(PointChoice(5, 0)) == (32 + 8, 32 + 8)
     assert distribution.point(PointChoice(5, 3)) == (32 + 24, 32 + 24)
     shares = distribution.log_parts(torch.tensor([5]))[0].exp().tolist()
@@ -118,11 +118,11 @@ def test_points_are_the_middles_of_parts() -> None:
 
 def test_without_offsets_a_point_is_the_middle_of_its_cell() -> None:
     head, output = random_output(parts=1)
-    distribution = PointDistribution(head, output)
+    distribution = PointDistribution.of_head(head, output)
     assert distribution.point(PointChoice(6, 0)) == GRID.centre(6)
     assert float(distribution.logprob(PointChoice(6, 0)).detach()) == float(distribution.log_attention_M[6].detach())
     with pytest.raises(ValueError, match="above 0"):
-        PointDistribution(head, output, temperature=0)
+        PointDistribution.of_head(head, output, temperature=0)
 
 
 def test_log_probs_are_recomputed_exactly_with_gradients(tmp_path: Path) -> None:
@@ -130,13 +130,13 @@ def test_log_probs_are_recomputed_exactly_with_gradients(tmp_path: Path) -> None
     model = small_model("qwen3_vl", tmp_path, offset_parts=2)
     question, picture = Question.point("click the button Apple"), screen(128, 64)
     with torch.inference_mode():
-        sampled = PointDistribution(
+        sampled = PointDistribution.of_head(
             model.head, run_forward(model, pack(model, [picture], [[question]])).questions[0][0]
         )
         choice = sampled.sample(torch.Generator().manual_seed(0))
         behaviour = float(sampled.logprob(choice))
     packed = pack(model, [screen(64, 96), picture], [[question], [Question.point("the field"), question]])
-    again = PointDistribution(model.head, run_forward(model, packed).questions[1][1]).logprob(choice)
+    again = PointDistribution.of_head(model.head, run_forward(model, packed).questions[1][1]).logprob(choice)
     assert float(again.detach()) == pytest.approx(behaviour, abs=1e-5)
     again.backward()
     assert model.head.offset is not None

@@ -47,7 +47,7 @@ def test_gradient_is_the_policy_gradient_of_the_sampled_points(tmp_path: Path) -
     for found, sample in zip(output.questions[0], batch[0][1], strict=True):
         if sample.is_refusal:
             continue
-        distribution = PointDistribution(trainer.model.head, found)
+        distribution = PointDistribution.of_head(trainer.model.head, found)
         choices = [distribution.sample(generator) for _ in range(4)]
         rewards = [float(is_hit(sample, [distribution.point(choice)])) for choice in choices]
         mean = sum(rewards) / 4
