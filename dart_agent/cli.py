@@ -129,12 +129,17 @@ def rollout(
     ] = None,
     pointer: Annotated[
         str | None,
-        typer.Option(help="model with an action head, which finds the targets that the policy describes in words"),
+        typer.Option(
+            help="model with an action head, which finds the targets that the policy describes in words; "
+            "workers: the head of the served model itself"
+        ),
     ] = None,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
     from dart_agent.component_process import run_until_signal
-    from dart_agent.grounding.acting.settings import PointerSettings
+    from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
+    from dart_agent.grounding.model import has_head
+    from dart_agent.inference.checkpoint_files import resolve_checkpoint
     from dart_agent.rollouts.local import RolloutPlan, run_rollouts
     from dart_envs.envs.config import EnvConfig
     from dart_envs.envs.task_sources import select_tasks
@@ -165,6 +170,8 @@ def rollout(
             pointer=None if pointer is None else PointerSettings(model=pointer),
         )
         plan.check()
+        if pointer == WORKERS and model is not None and not has_head(resolve_checkpoint(model)):
+            raise ConfigError(f"{model} has no action head, so --pointer {WORKERS} cannot be: serve a model with one")
         settings = None
         if model is not None and policy in (PolicyOption.VLLM, PolicyOption.BLANK):
             settings = _settings_for(plan, model, dtype)

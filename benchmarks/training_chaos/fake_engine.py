@@ -18,10 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dart_agent.errors import WeightUpdateError
+from dart_agent.errors import RequestRejected, WeightUpdateError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.inference.engine import server
 from dart_agent.inference.engine.worker_engine import EngineLoad
+from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.weights.files import tensor_shapes
@@ -120,6 +121,10 @@ class FakeEngine:
             version_spans=tuple(spans),
             finish_reason=FinishReason.STOP if len(ids) < request.sampling.max_tokens else FinishReason.LENGTH,
         )
+
+    async def point(self, asked: PointRequest, *, prefix_salt: str) -> tuple[ServedLogits, ...]:
+        """It has no action head."""
+        raise RequestRejected("this engine has no action head: serve a model with one")
 
     async def pause(self, *, clear_cache: bool) -> None:
         """Let all requests stand still at the next token."""

@@ -167,7 +167,7 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
     from dart_agent.grounding.head import ActionHead
 
     register_legacy_processors()
-    settings = config.get(SETTINGS_KEY) or {"system": _PUBLISHED_SYSTEM.get(config["model_type"], "")}
+    settings = head_settings(config)
     try:
         _expect_head(AutoModelForImageTextToText, AutoConfig.from_pretrained(directory))
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
@@ -177,6 +177,31 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"cannot load a model with an action head from {name_or_path}: {error}") from error
     return GroundingModel(backbone.to(device).eval(), processor, head.to(device).eval(), str(settings["system"]))
+
+
+def has_head(directory: Path) -> bool:
+    """Whether a directory holds a model whose class has an action head.
+
+    Args:
+        directory: The directory, with its config.json.
+
+    Returns:
+        What config.json says.
+    """
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    return bool(set(config.get("architectures") or ()) & set(ARCHITECTURES.values()))
+
+
+def head_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What config.json says about the head, or what is true of a published checkpoint, which says nothing.
+
+    Args:
+        config: The content of config.json.
+
+    Returns:
+        The system prompt as `system`; `offset_parts` where cells have parts.
+    """
+    return config.get(SETTINGS_KEY) or {"system": _PUBLISHED_SYSTEM.get(config["model_type"], "")}
 
 
 def _expect_head(auto: Any, config: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from dart_agent.grounding.answers import answer_text
+from dart_agent.grounding.answers import POINTER_PAD, answer_text
 from dart_agent.grounding.labels import PatchGrid
 from dart_agent.prompts.chat_template import render_chat
 from dart_envs.types import RgbImage
@@ -25,13 +25,8 @@ NO_LABEL = -100
 _IMAGE = "<|image_pad|>"
 
 
-class AskedModel(Protocol):
-    """What packing needs of a model."""
-
-    @property
-    def backbone(self) -> Any:
-        """The transformers model."""
-        ...
+class PromptedModel(Protocol):
+    """What the text of questions needs of a model."""
 
     @property
     def processor(self) -> Any:
@@ -41,6 +36,15 @@ class AskedModel(Protocol):
     @property
     def system(self) -> str:
         """System prompt; "": none."""
+        ...
+
+
+class AskedModel(PromptedModel, Protocol):
+    """What packing needs of a model."""
+
+    @property
+    def backbone(self) -> Any:
+        """The transformers model."""
         ...
 
 
@@ -144,6 +148,26 @@ def pack(model: AskedModel, images: Sequence[RgbImage], questions_B: Sequence[Se
     )
 
 
+def pointing_ids(model: PromptedModel, instruction: str) -> list[int]:
+    """The ids of one question for one point, up to its pointer token: the same as in a packed row.
+
+    Args:
+        model: Processor and system prompt.
+        instruction: What is asked.
+
+    Returns:
+        Ids with a single image token, as engines take them that expand images themselves.
+
+    Raises:
+        ValueError: The instruction or the chat template does not allow the question.
+    """
+    before, shared = _prefix(model)
+    texts = (before, _IMAGE, shared, _question_text(model, instruction, before, shared), answer_text(1))
+    ids = [token for text in texts for token in _encode(model, text)]
+    pad = model.processor.tokenizer.convert_tokens_to_ids(POINTER_PAD)
+    return ids[: ids.index(pad) + 1]
+
+
 @dataclass(slots=True)
 class _Row:
     ids: list[int]
@@ -181,14 +205,14 @@ def _label(model: AskedModel, token: int) -> int:
     return NO_LABEL if token == getattr(model.backbone.config, "pointer_end_token_id", None) else token
 
 
-def _prefix(model: AskedModel) -> tuple[str, str]:
+def _prefix(model: PromptedModel) -> tuple[str, str]:
     """The text before the image, and what follows it in every prompt."""
     before, after = _render(model, "").split(_IMAGE)
     end = "<|vision_end|>"
     return before, after[: after.index(end) + len(end)]
 
 
-def _question_text(model: AskedModel, instruction: str, before: str, shared: str) -> str:
+def _question_text(model: PromptedModel, instruction: str, before: str, shared: str) -> str:
     if _IMAGE in instruction:
         raise ValueError(f"an instruction cannot contain {_IMAGE}")
     begun, after = _render(model, instruction).split(_IMAGE)
@@ -197,14 +221,14 @@ def _question_text(model: AskedModel, instruction: str, before: str, shared: str
     return after.removeprefix(shared).removesuffix("\n")
 
 
-def _render(model: AskedModel, instruction: str) -> str:
+def _render(model: PromptedModel, instruction: str) -> str:
     """The prompt's text; its answer begins with the recipient where the template has a line break."""
     user = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": instruction}]}
     system = [{"role": "system", "content": model.system}] if model.system else []
     return render_chat(model.processor, [*system, user])
 
 
-def _encode(model: AskedModel, text: str) -> list[int]:
+def _encode(model: PromptedModel, text: str) -> list[int]:
     return list(model.processor.tokenizer(text, add_special_tokens=False).input_ids)
 
 

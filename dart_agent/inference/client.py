@@ -15,9 +15,10 @@ from typing import Any, Self
 import httpx
 
 from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
-from dart_agent.inference import wire
+from dart_agent.inference import pointer_wire, wire
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.pointer_wire import POINT_PATH, PointAnswer, PointRequest
 from dart_agent.inference.settings import KEY_NAME, SOCKET_NAME, PublishedWeights
 from dart_agent.inference.wire import WorkerHealth
 from dart_agent.types import Completion, FinishReason, PolicyRequest
@@ -90,6 +91,19 @@ class WorkerClient:
             raise WorkerError(f"{self.name} stopped before the answer was complete", RequestFailure.ABORTED)
         return completion
 
+    async def point(self, asked: PointRequest, *, timeout_s: float | None = None) -> PointAnswer:
+        """Ask this worker's action head. Raises RequestRejected or WorkerError."""
+        reply = await self._call(
+            "POST",
+            POINT_PATH,
+            content=pointer_wire.encode_point_request(asked),
+            timeout_s=self._request_timeout_s if timeout_s is None else timeout_s,
+        )
+        try:
+            return pointer_wire.decode_point_answer(reply)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WorkerError(f"{self.name} answered nonsense: {error}", RequestFailure.ENGINE) from error
+
     async def stage(self, published: PublishedWeights) -> float:
         """Let the worker read and check weights while its requests run. Returns seconds.
 
@@ -145,7 +159,7 @@ class WorkerClient:
         if reply.is_success:
             return body
         detail = f"{self.name}: {body.get('detail', reply.status_code)}"
-        if reply.status_code == 400 and path == wire.GENERATE_PATH:
+        if reply.status_code == 400 and path in (wire.GENERATE_PATH, POINT_PATH):
             raise wire.decode_context_exceeded(body) or RequestRejected(detail)
         if reply.status_code == 409:
             raise WeightUpdateError(detail)

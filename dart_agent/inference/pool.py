@@ -13,9 +13,9 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from dart_agent.errors import PolicyUnavailableError, WorkerError
 from dart_agent.inference.client import WeightUpdateTimes
@@ -24,6 +24,7 @@ from dart_agent.inference.decisions.health import HealthAction, HealthEvent, Hea
 from dart_agent.inference.decisions.retries import RequestFailure, Retry, RetrySettings
 from dart_agent.inference.decisions.routing import Route, Router, RouteRequest, RoutingSettings, WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.pointer_wire import PointAnswer, PointRequest
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.wire import WorkerHealth
 from dart_agent.types import Completion, FinishReason, PolicyRequest
@@ -31,6 +32,7 @@ from dart_envs.clock import SYSTEM_CLOCK, wait_first
 from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 
 class PolicyWorker(Protocol):
@@ -43,6 +45,10 @@ class PolicyWorker(Protocol):
         ...
 
     async def complete(self, request: PolicyRequest, *, timeout_s: float | None = None) -> Completion:
+        """Raises RequestRejected or WorkerError."""
+        ...
+
+    async def point(self, asked: PointRequest, *, timeout_s: float | None = None) -> PointAnswer:
         """Raises RequestRejected or WorkerError."""
         ...
 
@@ -170,18 +176,38 @@ class VllmPool:
 
     async def complete(self, request: PolicyRequest) -> Completion:
         """Sample one response. Raises RequestRejected for a hopeless request, PolicyUnavailableError when no worker could answer."""
+
+        async def sample(client: PolicyWorker, request_id: str, timeout_s: float) -> Completion:
+            tried = dataclasses.replace(request, request_id=request_id)
+            completion = await client.complete(tried, timeout_s=timeout_s)
+            if completion.finish_reason is FinishReason.ABORT:
+                raise WorkerError(f"{client.name} stopped before the answer was complete", RequestFailure.ABORTED)
+            return completion
+
+        return await self._answered(request.request_id, sample)
+
+    async def point(self, asked: PointRequest) -> PointAnswer:
+        """Ask the action head of a worker. Raises like `complete`."""
+
+        async def ask(client: PolicyWorker, request_id: str, timeout_s: float) -> PointAnswer:
+            return await client.point(dataclasses.replace(asked, request_id=request_id), timeout_s=timeout_s)
+
+        return await self._answered(asked.request_id, ask)
+
+    async def _answered(self, request_id: str, ask: Callable[[PolicyWorker, str, float], Awaitable[Answer]]) -> Answer:
+        """The answer to a request, from the first worker that gives one."""
         began_s = self._clock.monotonic()
-        key = prefix_key(request.request_id)
+        key = prefix_key(request_id)
         avoid: frozenset[str] = frozenset()
         sent = failed = 0
         last: WorkerError | None = None
         while True:
             member = await self._pick(RouteRequest(key, avoid), began_s, last)
-            tried = dataclasses.replace(request, request_id=f"{request.request_id}#{sent}") if sent else request
+            tried = f"{request_id}#{sent}" if sent else request_id
             sent += 1
             left_s = began_s + self._retry.deadline_s - self._clock.monotonic()
             try:
-                return await self._attempt(member, tried, key, min(self._retry.attempt_timeout_s, left_s))
+                return await self._attempt(member, ask, tried, key, min(self._retry.attempt_timeout_s, left_s))
             except WorkerError as error:
                 last = error
             self.retries += 1
@@ -192,23 +218,26 @@ class VllmPool:
             elapsed_s = self._clock.monotonic() - began_s
             decision = retries.decide(last.failure, failed, elapsed_s, self._retry, self._chance.random())
             if not isinstance(decision, Retry):
-                raise PolicyUnavailableError(
-                    f"request {request.request_id}: {decision.reason}; the last failure: {last}"
-                )
+                raise PolicyUnavailableError(f"request {request_id}: {decision.reason}; the last failure: {last}")
             await self._clock.sleep(decision.delay_s)
 
-    async def _attempt(self, member: PoolMember, request: PolicyRequest, key: str, timeout_s: float) -> Completion:
+    async def _attempt(
+        self,
+        member: PoolMember,
+        ask: Callable[[PolicyWorker, str, float], Awaitable[Answer]],
+        request_id: str,
+        key: str,
+        timeout_s: float,
+    ) -> Answer:
         name = member.client.name
         self.router.started(name, key)
         try:
-            completion = await member.client.complete(request, timeout_s=timeout_s)
+            answer = await ask(member.client, request_id, timeout_s)
         finally:
             self.router.ended(name)
             self._wake()
-        if completion.finish_reason is FinishReason.ABORT:
-            raise WorkerError(f"{name} stopped before the answer was complete", RequestFailure.ABORTED)
         member.answered += 1
-        return completion
+        return answer
 
     async def _pick(self, request: RouteRequest, began_s: float, last: WorkerError | None) -> PoolMember:
         """The worker that the router chooses, as soon as there is one."""

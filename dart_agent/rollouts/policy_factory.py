@@ -16,8 +16,9 @@ from typing import Protocol
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
 from dart_agent.grounding.acting.planner import TransformersPlanner
 from dart_agent.grounding.acting.pointer import Pointer
-from dart_agent.grounding.acting.policy import GroundedPolicy
-from dart_agent.grounding.acting.settings import PointerSettings
+from dart_agent.grounding.acting.policy import GroundedPolicy, TargetFinder
+from dart_agent.grounding.acting.served_pointer import PointingWorkers, ServedPointer
+from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
 from dart_agent.grounding.model import load_grounding_model
 from dart_agent.prompts.builder import PromptSpec
 from dart_agent.rollouts.episode_loop import EpisodeEnv
@@ -51,11 +52,12 @@ class OpenPolicies:
     """What a rollout worker needs of the policies of its episodes.
 
     make: the policy of one episode. kv_cache_usage: fraction of the key-value cache of the inference workers that is in use (mean over
-    those that serve, 1 where none does); None: there are none.
+    those that serve, 1 where none does); None: there are none. workers: those that can be asked for points.
     """
 
     make: PolicyFactory
     kv_cache_usage: Callable[[], float | None] = lambda: None
+    workers: PointingWorkers | None = None
 
 
 @contextlib.asynccontextmanager
@@ -80,14 +82,20 @@ async def open_policy_factory(
         async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as policies:
             yield policies
         return
-    grounded, planner = await asyncio.to_thread(_load_pointer, pointer)
-    if kind == "transformers":
-        acting: Policy = GroundedPolicy(planner, grounded, spec.coordinates)
-        yield OpenPolicies(lambda task, env: acting)
-        return
+    grounded: TargetFinder | None = None
+    if pointer.model != WORKERS:
+        grounded, planner = await asyncio.to_thread(_load_pointer, pointer)
+        if kind == "transformers":
+            acting: Policy = GroundedPolicy(planner, grounded, spec.coordinates)
+            yield OpenPolicies(lambda task, env: acting)
+            return
     async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as planners:
+        if grounded is None:
+            assert planners.workers is not None, "checked by check_pointer"
+            grounded = ServedPointer(planners.workers)
+        finder = grounded
         yield OpenPolicies(
-            lambda task, env: GroundedPolicy(planners.make(task, env), grounded, spec.coordinates),
+            lambda task, env: GroundedPolicy(planners.make(task, env), finder, spec.coordinates),
             planners.kv_cache_usage,
         )
 
@@ -130,4 +138,4 @@ async def _open_policies(
     places = await wait_for_addresses(addresses, clock)
     async with VllmPool([WorkerClient(place.name, place.directory) for place in places], clock=clock) as pool:
         policy: Policy = BlankScreenshotPolicy(pool) if kind == "blank" else pool
-        yield OpenPolicies(lambda task, env: policy, lambda: pool.kv_cache_usage)
+        yield OpenPolicies(lambda task, env: policy, lambda: pool.kv_cache_usage, pool)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ContextExceededError
-from dart_agent.grounding.acting.policy import request_seed
+from dart_agent.grounding.acting.pointer import request_seed
 from dart_agent.grounding.model import GroundingModel
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import prompt_ids

@@ -1,20 +1,28 @@
 """Points for described targets, sampled with their log-probs.
 
-Role: `Pointer.point` finds the targets of one answer on one image. Rule: a point is drawn from `PointDistribution`, first the visual
-token, then the part of its cell; its log-prob is that of the distribution that it was drawn from, as for tokens. At temperature 0 it is
-the likeliest point, with its log-prob at temperature 1. The same image, instructions and seed give the same points. Each target is a
-question of its own in one forward pass (`dart_agent.grounding.packing`), so that `dart_train.grounding.rollouts` finds the same
-log-probs. Regions are not used: they have no log-prob. Non-goals: text.
+Role: `Pointer.point` finds the targets of one answer on one image; `draw_target` is the draw, wherever the logits were computed. Rule: a
+point is drawn from `PointDistribution`, first the visual token, then the part of its cell; its log-prob is that of the distribution that
+it was drawn from, as for tokens. At temperature 0 it is the likeliest point, with its log-prob at temperature 1. The same image,
+instructions and seed give the same points. Each target is a question of its own in one forward pass (`dart_agent.grounding.packing`), so
+that `dart_train.grounding.rollouts` finds the same log-probs. Regions are not used: they have no log-prob. Non-goals: text.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dart_agent.grounding.model import GroundingModel
-from dart_agent.types import PointedTarget
+from dart_agent.types import PointedTarget, PolicyRequest
 from dart_envs.types import RgbImage
+
+if TYPE_CHECKING:
+    from torch import Generator
+
+    from dart_agent.grounding.pointing import PointDistribution
 
 
 class Pointer:
@@ -27,6 +35,24 @@ class Pointer:
     def __init__(self, model: GroundingModel) -> None:
         self.model = model
         self._one_at_a_time = threading.Lock()
+
+    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> list[PointedTarget]:
+        """Find targets on the latest image of a request, with its temperature and seed.
+
+        Args:
+            request: What the planner was asked.
+            instructions: What the head is asked, one for each target.
+
+        Returns:
+            A point for each.
+        """
+        return await asyncio.to_thread(
+            self.point,
+            request.images[-1],
+            instructions,
+            temperature=request.sampling.temperature,
+            seed=request_seed(request),
+        )
 
     def point(
         self, image: RgbImage, instructions: Sequence[str], *, temperature: float, seed: int
@@ -54,8 +80,36 @@ class Pointer:
         found = []
         with self._one_at_a_time, torch.inference_mode():
             for instruction, output in zip(instructions, run_forward(self.model, packed).questions[0], strict=True):
-                distribution = PointDistribution(head, output, temperature=temperature or 1.0)
-                choice = distribution.sample(generator) if temperature else distribution.best()
-                logprob = float(distribution.logprob(choice))
-                found.append(PointedTarget(instruction, choice.cell, choice.part, logprob, distribution.point(choice)))
+                distribution = PointDistribution.of_head(head, output, temperature=temperature or 1.0)
+                found.append(draw_target(distribution, instruction, generator if temperature else None))
         return found
+
+
+def draw_target(distribution: PointDistribution, instruction: str, generator: Generator | None) -> PointedTarget:
+    """Draw the point of one target.
+
+    Args:
+        distribution: Where it lies.
+        instruction: What the head was asked.
+        generator: Source of randomness; None: the likeliest point.
+
+    Returns:
+        The point with its log-prob.
+    """
+    choice = distribution.best() if generator is None else distribution.sample(generator)
+    logprob = float(distribution.logprob(choice))
+    return PointedTarget(instruction, choice.cell, choice.part, logprob, distribution.point(choice))
+
+
+def request_seed(request: PolicyRequest) -> int:
+    """The seed of what is drawn for a request: that of its sampling, else one of its id.
+
+    Args:
+        request: The request.
+
+    Returns:
+        A number below 2^63.
+    """
+    if request.sampling.seed is not None:
+        return request.sampling.seed % 2**63
+    return int.from_bytes(hashlib.sha256(request.request_id.encode()).digest()[:8], "big") >> 1

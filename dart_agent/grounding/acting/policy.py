@@ -8,14 +8,21 @@ performed. Coordinates that the planner writes itself are performed as they are.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import hashlib
+from collections.abc import Sequence
+from typing import Protocol
 
-from dart_agent.grounding.acting.pointer import Pointer
 from dart_agent.grounding.acting.targets import fill_targets, find_targets
-from dart_agent.types import Completion, Policy, PolicyRequest
+from dart_agent.types import Completion, PointedTarget, Policy, PolicyRequest
 from dart_envs.observations.geometry import Coordinates
+
+
+class TargetFinder(Protocol):
+    """What finds targets: a head in this process (`Pointer`), or that of inference workers (`ServedPointer`)."""
+
+    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> list[PointedTarget]:
+        """A point for each instruction on the latest image of a request, drawn with its temperature and seed."""
+        ...
 
 
 class GroundedPolicy:
@@ -27,40 +34,20 @@ class GroundedPolicy:
         coordinates: What numbers in the action text mean.
     """
 
-    def __init__(self, planner: Policy, pointer: Pointer, coordinates: Coordinates = "pixels") -> None:
+    def __init__(self, planner: Policy, pointer: TargetFinder, coordinates: Coordinates = "pixels") -> None:
         self._planner = planner
         self._pointer = pointer
         self._coordinates = coordinates
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """The planner's answer with its points. Raises what the planner raises."""
+        """The planner's answer with its points. Raises what planner and pointer raise."""
         completion = await self._planner.complete(request)
         targets = find_targets(completion.text)
         if not targets:
             return completion
         image = request.images[-1]
-        pointers = await asyncio.to_thread(
-            self._pointer.point,
-            image,
-            [target.instruction for target in targets],
-            temperature=request.sampling.temperature,
-            seed=request_seed(request),
-        )
+        pointers = await self._pointer.find(request, [target.instruction for target in targets])
         wh = (image.shape[1], image.shape[0])
         points = [pointer.point for pointer in pointers]
         text = fill_targets(completion.text, targets, points, wh, self._coordinates)
         return dataclasses.replace(completion, pointers=tuple(pointers), action_text=text)
-
-
-def request_seed(request: PolicyRequest) -> int:
-    """The seed of what is drawn for a request: that of its sampling, else one of its id.
-
-    Args:
-        request: The request.
-
-    Returns:
-        A number below 2^63.
-    """
-    if request.sampling.seed is not None:
-        return request.sampling.seed % 2**63
-    return int.from_bytes(hashlib.sha256(request.request_id.encode()).digest()[:8], "big") >> 1

@@ -14,11 +14,16 @@ PLANNERS = ("transformers", "vllm", "endpoint")
 """Kinds of policies that can describe targets."""
 
 
+WORKERS = "workers"
+"""In the place of a model: the head of the inference workers' own model."""
+
+
 class PointerSettings(StrictModel):
     """An action head that finds the targets that a policy describes.
 
     Attributes:
-        model: Directory or name of a model with an action head.
+        model: Directory or name of a model with an action head; `workers`: the inference workers' own (policy `vllm`), for which the other
+            settings mean nothing.
         device: Name of the torch device.
         version: Policy version of its weights.
         threads: CPU threads of torch.
@@ -67,5 +72,9 @@ def check_pointer(policy: str, pointer: PointerSettings | None, spec: PromptSpec
     if policy not in PLANNERS:
         raise ValueError(
             f"policy {policy} describes no targets: leave the pointer out, or choose {', '.join(PLANNERS)}"
+        )
+    if pointer.model == WORKERS and policy != "vllm":
+        raise ValueError(
+            f"pointer {WORKERS} is the head of inference workers, which policy {policy} has not: name a model"
         )
     tell_of_targets(spec)

@@ -15,12 +15,17 @@ FILE_BACKEND = "dart_file"
 """Name of our weight-transfer backend (`dart_agent.inference.engine.weight_transfer`)."""
 
 
-def engine_arguments(settings: WorkerSettings, model: Path) -> dict[str, Any]:
+POINTER_WORKER = "dart_agent.grounding.serving.worker.PointerWorker"
+"""What vLLM's worker class gets where the model has an action head."""
+
+
+def engine_arguments(settings: WorkerSettings, model: Path, *, has_pointer: bool = False) -> dict[str, Any]:
     """Arguments of `vllm.engine.arg_utils.AsyncEngineArgs`.
 
     Args:
         settings: Of the worker.
         model: Directory of the checkpoint.
+        has_pointer: The checkpoint has an action head.
 
     Returns:
         Keyword arguments; where a setting is None, vLLM's own choice is left.
@@ -45,6 +50,8 @@ def engine_arguments(settings: WorkerSettings, model: Path) -> dict[str, Any]:
     }
     if settings.kv_cache_mib is not None:
         arguments["kv_cache_memory_bytes"] = settings.kv_cache_mib * 2**20
+    if has_pointer:
+        arguments["worker_extension_cls"] = POINTER_WORKER
     if settings.kv_block_tokens is not None:
         arguments["block_size"] = settings.kv_block_tokens
     return arguments

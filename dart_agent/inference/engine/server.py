@@ -26,7 +26,7 @@ from typing import Any
 
 from dart_agent.client_disconnect import unless_disconnected
 from dart_agent.errors import ContextExceededError, RequestRejected, WeightUpdateError, WorkerError
-from dart_agent.inference import wire
+from dart_agent.inference import pointer_wire, wire
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.weight_updates import WeightsId
@@ -97,6 +97,14 @@ def build_app(engine: WorkerEngine, key: str) -> Any:
         task = asyncio.ensure_future(engine.generate(decoded))
         return wire.encode_completion(await unless_disconnected(request, task))
 
+    async def point(request: Any) -> Any:
+        try:
+            asked = pointer_wire.decode_point_request(await request.body())
+        except ValueError as error:
+            raise RequestRejected(str(error)) from error
+        task = asyncio.ensure_future(engine.point(asked))
+        return pointer_wire.encode_point_answer(await unless_disconnected(request, task))
+
     async def stage(request: Any) -> Any:
         body = await request.json()
         published = PublishedWeights(int(body["version"]), Path(body["path"]), body["digest"])
@@ -125,6 +133,7 @@ def build_app(engine: WorkerEngine, key: str) -> Any:
 
     posts = {
         wire.GENERATE_PATH: generate,
+        pointer_wire.POINT_PATH: point,
         wire.STAGE_PATH: stage,
         wire.SWAP_PATH: swap,
         wire.PAUSE_PATH: pause,

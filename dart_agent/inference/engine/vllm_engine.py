@@ -8,15 +8,20 @@ Non-goals: versions, states and leases (`worker_engine`).
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from dart_agent.errors import RequestRejected
+from dart_agent.grounding.model import has_head
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.engine.arguments import engine_arguments
+from dart_agent.inference.engine.pointing import PointingEngine
 from dart_agent.inference.engine.rendering import render_request
+from dart_agent.inference.engine.vllm_plugin import register
 from dart_agent.inference.engine.worker_engine import EngineLoad
+from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.inference.weights.files import tensor_shapes
 from dart_agent.prompts.chat_template import chat_template
@@ -35,12 +40,19 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         model = resolve_checkpoint(settings.model)
+        points = has_head(model)
+        if points:
+            # The head reads which request a row of a batch is from the first runner; the second keeps that to itself.
+            os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
+            register()
         _register_model_class(model)
-        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(settings, model)))
+        arguments = engine_arguments(settings, model, has_pointer=points)
+        self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._tokenizer = self._llm.get_tokenizer()
         self._processor = self._llm.renderer.get_mm_processor().info.get_hf_processor()
         chat_template(self._processor)
         self._suppressed_logit_bias = dict.fromkeys(suppressed_token_ids(self._llm.model_config.hf_config), -100.0)
+        self._pointing = PointingEngine(self._llm, self._processor, model) if points else None
         self.checkpoint = model
         self.shapes = tensor_shapes(model)
         self.tied = read_checkpoint_info(model).tied
@@ -77,6 +89,14 @@ class VllmEngine:
         if final is None:
             raise RuntimeError(f"the engine ended request {request.request_id} without an answer")
         return _completion(final)
+
+    async def point(self, asked: PointRequest, *, prefix_salt: str) -> tuple[ServedLogits, ...]:
+        """What the head says about targets. Raises RequestRejected where the model has none, or cannot be asked this."""
+        if self._pointing is None:
+            raise RequestRejected(
+                f"the model in {self.checkpoint} has no action head: start the worker with one (docs/grounding.md)"
+            )
+        return await self._pointing.ask(asked, prefix_salt=prefix_salt)
 
     async def pause(self, *, clear_cache: bool) -> None:
         """Let all requests stand still at the next token."""

@@ -18,6 +18,7 @@ from dart_agent.errors import WeightUpdateError, WorkerError
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.pointer_wire import PointAnswer, PointRequest, ServedLogits
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.weights.adapters import check_adapter_matches, is_adapter, read_adapter
 from dart_agent.inference.weights.digest import check_digest, weights_digest
@@ -57,6 +58,10 @@ class EngineBackend(Protocol):
 
         Raises RequestRejected for a request that can never be answered, and anything else when the engine failed.
         """
+        ...
+
+    async def point(self, asked: PointRequest, *, prefix_salt: str) -> tuple[ServedLogits, ...]:
+        """What the action head says about targets on an image. Raises like `sample`; RequestRejected where there is no head."""
         ...
 
     async def pause(self, *, clear_cache: bool) -> None:
@@ -121,15 +126,11 @@ class WorkerEngine:
 
     async def generate(self, request: PolicyRequest) -> Completion:
         """Sample one response. Raises RequestRejected for a hopeless request, WorkerError for one that another worker can answer."""
-        if self.broken:
-            raise WorkerError(self.broken)
-        if self.state is WorkerState.DRAINING:
-            raise WorkerError("this worker takes no new requests: it is being drained", RequestFailure.BUSY)
+        self._check_takes_requests()
         began = self.weights
-        salt = f"{began.number}:{began.digest}" if self._keep_kv else ""
         self.in_flight += 1
         try:
-            completion = await self.backend.sample(request, prefix_salt=salt)
+            completion = await self.backend.sample(request, prefix_salt=self._salt(began))
         finally:
             self.in_flight -= 1
         if self.broken:
@@ -137,6 +138,33 @@ class WorkerEngine:
         if completion.finish_reason is FinishReason.ABORT:
             raise WorkerError(f"the engine stopped request {request.request_id} early", RequestFailure.ABORTED)
         return self._mark_kept(completion, began) if self._keep_kv else completion
+
+    async def point(self, asked: PointRequest) -> PointAnswer:
+        """Ask the action head; again where new weights came in between, so that one version computed all of an answer.
+
+        Raises RequestRejected for a hopeless request, WorkerError for one that another worker can answer.
+        """
+        self._check_takes_requests()
+        self.in_flight += 1
+        try:
+            while True:
+                began = self.weights
+                targets = await self.backend.point(asked, prefix_salt=self._salt(began))
+                if self.broken:
+                    raise WorkerError(self.broken)
+                if self.weights == began:
+                    return PointAnswer(began.number, targets)
+        finally:
+            self.in_flight -= 1
+
+    def _check_takes_requests(self) -> None:
+        if self.broken:
+            raise WorkerError(self.broken)
+        if self.state is WorkerState.DRAINING:
+            raise WorkerError("this worker takes no new requests: it is being drained", RequestFailure.BUSY)
+
+    def _salt(self, weights: WeightsId) -> str:
+        return f"{weights.number}:{weights.digest}" if self._keep_kv else ""
 
     @staticmethod
     def _mark_kept(completion: Completion, began: WeightsId) -> Completion:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from dart_agent.errors import WeightUpdateError, WorkerError
+from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference.client import WeightUpdateTimes
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.pointer_wire import PointAnswer, PointRequest
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.wire import WorkerHealth
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
@@ -237,6 +238,10 @@ class SimulatedWorkerClient:
             finish_reason=FinishReason.STOP,
             worker=self.name,
         )
+
+    async def point(self, asked: PointRequest, *, timeout_s: float | None = None) -> PointAnswer:
+        """Raises RequestRejected: a simulated model has no action head."""
+        raise RequestRejected(f"{self.name} is simulated and has no action head: point with a model of your own")
 
     async def stage(self, published: PublishedWeights) -> float:
         """Read weights while requests run.

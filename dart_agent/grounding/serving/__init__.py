@@ -1,0 +1,1 @@
+"""The action head inside of vLLM's worker processes."""
