@@ -18,8 +18,8 @@ from dart_agent.grounding.head import ActionHead
 
 ASKS = "dart_pointer"
 """Key of `SamplingParams.extra_args`: the name under which a request's answer is fetched."""
-ENTRY_POINTS = ("dart_attach_pointer", "dart_take_answer")
-"""What the engine calls in its workers: names of `dart_agent.grounding.serving.worker.PointerWorker`."""
+ATTACH, TAKE = "dart_attach_pointer", "dart_take_answer"
+"""What the engine calls in its workers: methods of `dart_agent.grounding.serving.worker.PointerWorker`."""
 MAX_IMAGES = 16
 """Images whose context is kept; at 2,000 visual tokens of 4,096 numbers, 32 MB each."""
 MAX_ANSWERS = 1024

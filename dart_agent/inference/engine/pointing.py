@@ -17,7 +17,7 @@ from typing import Any
 from dart_agent.errors import ContextExceededError, RequestRejected
 from dart_agent.grounding.model import head_settings
 from dart_agent.grounding.packing import pointing_ids
-from dart_agent.grounding.serving.asked_head import ASKS
+from dart_agent.grounding.serving.asked_head import ASKS, ATTACH, TAKE
 from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
 
 
@@ -50,7 +50,7 @@ class PointingEngine:
         """
         async with self._attaching:
             if not self._attached:
-                await self._llm.collective_rpc("dart_attach_pointer")
+                await self._llm.collective_rpc(ATTACH)
                 self._attached = True
         digest = (
             asked.image_sha256 or hashlib.sha256(asked.image.tobytes() + str(asked.image.shape).encode()).hexdigest()
@@ -90,7 +90,7 @@ class PointingEngine:
                 pass
         except VLLMClientError as error:
             raise RequestRejected(str(error)) from error
-        answers = await self._llm.collective_rpc("dart_take_answer", args=(name,))
+        answers = await self._llm.collective_rpc(TAKE, args=(name,))
         if not answers or answers[0] is None:
             raise RuntimeError(f"the action head gave no answer to request {name}")
         return ServedLogits.of_bytes(*answers[0])
