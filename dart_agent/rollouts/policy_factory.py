@@ -82,22 +82,25 @@ async def open_policy_factory(
         async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as policies:
             yield policies
         return
-    grounded: TargetFinder | None = None
-    if pointer.model != WORKERS:
-        grounded, planner = await asyncio.to_thread(_load_pointer, pointer)
-        if kind == "transformers":
-            acting: Policy = GroundedPolicy(planner, grounded, spec.coordinates)
-            yield OpenPolicies(lambda task, env: acting)
-            return
+    loaded = None if pointer.model == WORKERS else await asyncio.to_thread(_load_pointer, pointer)
+    if kind == "transformers":
+        assert loaded is not None, "checked by check_pointer"
+        acting: Policy = GroundedPolicy(loaded[1], loaded[0], spec.coordinates)
+        yield OpenPolicies(lambda task, env: acting)
+        return
     async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as planners:
-        if grounded is None:
-            assert planners.workers is not None, "checked by check_pointer"
-            grounded = ServedPointer(planners.workers)
-        finder = grounded
+        finder = _finder(loaded[0] if loaded else None, planners)
         yield OpenPolicies(
             lambda task, env: GroundedPolicy(planners.make(task, env), finder, spec.coordinates),
             planners.kv_cache_usage,
         )
+
+
+def _finder(loaded: Pointer | None, planners: OpenPolicies) -> TargetFinder:
+    if loaded is not None:
+        return loaded
+    assert planners.workers is not None, "checked by check_pointer"
+    return ServedPointer(planners.workers)
 
 
 def _load_pointer(settings: PointerSettings) -> tuple[Pointer, TransformersPlanner]:
