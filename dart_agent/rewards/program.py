@@ -167,7 +167,7 @@ def parse_reply(output: bytes) -> Verdict:
     try:
         lines = output.decode("utf-8").strip().splitlines()
         reply = json.loads(lines[0]) if len(lines) == 1 else None
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter: too many brackets in each other
         reply = None
     if not isinstance(reply, dict) or not {"reward"} <= reply.keys() <= _KEYS:
         shown = output[:_TOLD_STDERR].decode("utf-8", "replace").strip()

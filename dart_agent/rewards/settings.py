@@ -6,6 +6,7 @@ library. Non-goals: asking (`program`, `judge`).
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -100,5 +101,5 @@ class RewardSettings(StrictModel):
         if kind is RewardKind.JUDGE and self.judge is not None:
             by = self.judge.model
         elif kind is RewardKind.PROGRAM and self.program is not None:
-            by = " ".join(self.program.argv)
+            by = shlex.join(self.program.argv)
         return {"reward_source": kind.value, "reward_by": by, "success_at": self.success_at}

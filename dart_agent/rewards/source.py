@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from dart_agent.types import RewardKind, StopReason, Trajectory
 from dart_envs.tasks import Scoring, Task
 from dart_envs.types import EndReason, RgbImage
@@ -58,7 +60,8 @@ class EndedEpisode:
             sha256 = step.image_sha256[-1] if step.image_sha256 else ""
             if sha256 in self.images and sha256 not in seen:
                 seen.add(sha256)
-                before.append(self.images[sha256])
+                if not np.array_equal(self.images[sha256], self.final_screen):
+                    before.append(self.images[sha256])
         return [*reversed(before), self.final_screen]
 
 

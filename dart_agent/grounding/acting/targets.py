@@ -21,9 +21,12 @@ TARGET_RULES = (
 )
 """What a planner is told beside the list of actions."""
 MAX_TARGET = 300
-_BOX = re.compile(r"\b(?:start_box|end_box|point)\s*=\s*(?P<quote>['\"])(?P<value>[^'\"\n]*)(?P=quote)")
+_TYPED = r"\bcontent\s*=\s*(?P<typed>['\"])(?:\\.|[^\\])*?(?P=typed)(?=\s*(?:,\s*[A-Za-z_]\w*\s*=|\)\s*(?:\n|$)))"
+_BOX = r"\b(?:start_box|end_box|point)\s*=\s*(?P<quote>['\"])(?P<value>[^'\"\n]*)(?P=quote)"
+_ARGUMENT = re.compile(f"{_TYPED}|{_BOX}", re.DOTALL)
+"""A text that is typed or told, in which nothing is a box, or a box with its value."""
 _MARKS = re.compile(r"<\|box_start\|>|<\|box_end\|>|</?point>|</?bbox>")
-_ACTION = "Action:"
+_ACTION = re.compile(r"Action\s*:", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +56,14 @@ def find_targets(answer: str) -> list[TargetSpan]:
         answer: What the planner said.
 
     Returns:
-        In the order of the answer; none where every box holds coordinates, or a description is longer than `MAX_TARGET`.
+        In the order of the answer, none where every box holds coordinates. A description that is longer than `MAX_TARGET` is left out.
     """
-    begin = answer.rfind(_ACTION)
-    if begin < 0:
+    marks = list(_ACTION.finditer(answer))
+    if not marks:
         return []
     found = []
-    for box in _BOX.finditer(answer, begin):
-        value = box["value"]
+    for box in _ARGUMENT.finditer(answer, marks[-1].end()):
+        value = box["value"] or ""
         if re.search(r"[^\W\d_]", _MARKS.sub("", value)) and len(value) <= MAX_TARGET:
             found.append(TargetSpan(value.strip(), box.start("value"), box.end("value")))
     return found

@@ -37,6 +37,11 @@ CLICK = "Thought: save it\nAction: click(start_box='the button that saves')"
         ("Action: click(start_box='<|box_start|>(3,4)<|box_end|>')", []),
         ("Thought: start_box='the button'\nAction: type(content='start box')", []),
         ("click(start_box='the button')", []),
+        ("Action: type(content='<a start_box=\"the button\">')", []),
+        ("Action: type(content='it's point=\"the first row\"\\n')", []),
+        ("action : click(start_box='the button')", ["the button"]),
+        ("Action: type(content='a')\n\nclick(start_box='the button')", ["the button"]),
+        (f"Action: drag(start_box='{'very ' * 100}long', end_box='the bin')", ["the bin"]),
     ],
 )
 def test_descriptions_are_found_where_boxes_hold_words(answer: str, wanted: list[str]) -> None:

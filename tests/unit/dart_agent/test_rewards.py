@@ -19,12 +19,12 @@ from pydantic import ValidationError
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.errors import ConfigError
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rewards.evaluator import CheckpointReward
+from dart_agent.rewards.evaluator import CheckpointReward, EvaluatorReward
 from dart_agent.rewards.judge import JudgeReward, parse_verdict
 from dart_agent.rewards.open import open_rewards
 from dart_agent.rewards.program import ProgramReward, parse_reply
 from dart_agent.rewards.settings import JudgeSettings, ProgramSettings, RewardSettings
-from dart_agent.rewards.source import RewardError, RewardSource, prepare_task
+from dart_agent.rewards.source import EndedEpisode, RewardError, RewardSource, Verdict, prepare_task
 from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.types import Purpose, RewardKind, StopReason, Trajectory
@@ -290,3 +290,35 @@ def test_replies_and_answers_are_read_strictly() -> None:
     assert parse_verdict("Fine.\n\nVERDICT: success\n") == 1.0
     with pytest.raises(RewardError):
         parse_reply(b'{"reward": 1, "extra": 1}')
+    with pytest.raises(RewardError):
+        parse_reply(b"[" * 60_000)
+
+
+async def test_a_screen_that_stayed_is_shown_once() -> None:
+    """The last step changed nothing: the final screen is the one that the step saw."""
+    given: list[EndedEpisode] = []
+
+    class Keeper(EvaluatorReward):
+        """Keeps what it is given."""
+
+        async def reward(self, ended: EndedEpisode) -> Verdict:
+            given.append(ended)
+            return await super().reward(ended)
+
+    await play(Keeper())
+    first, second, third = given[0].last_screens(3)
+    assert not np.array_equal(second, third)
+    stayed = replace(given[0], final_screen=second.copy())
+    for count in (2, 3):
+        shown = stayed.last_screens(count)
+        assert len(shown) == 2
+        assert np.array_equal(shown, [first, second])
+
+
+def test_rewards_of_two_command_lines_are_told_apart() -> None:
+    def by(*argv: str) -> str:
+        settings = RewardSettings(source=RewardKind.PROGRAM, program=ProgramSettings(argv=argv))
+        return str(settings.described(RewardKind.PROGRAM)["reward_by"])
+
+    assert by("score", "--strict") == "score --strict"
+    assert by("score", "a b") != by("score", "a", "b")
