@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from benchmarks.ablation.figures import format_table, summarize
 from benchmarks.ablation.runs import WARM, run_arm
 from benchmarks.ablation.session import Session
 from benchmarks.farm.load import say
+from benchmarks.work_folder import work_folder
+from dart_envs.errors import UnsupportedCapabilityError
+from dart_train.config import RecipeError
 
 GROUPS = {"curation": CURATION_ARMS, "stale": STALE_ARMS, "hard_tasks": HARD_ARMS}
 
@@ -63,11 +67,44 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         The figures.
     """
-    settings = {key: json.loads(value) for key, value in (text.split("=", 1) for text in args.overrides)}
+    settings = read_overrides(args.overrides)
     session = Session(args.work.resolve(), settings, args.minutes_per_arm, args.noise, args.late, args.judged_tasks)
-    session.open()
+    try:
+        session.recipe({})
+    except RecipeError as error:
+        raise UnsupportedCapabilityError(f"--set: {error}") from None
+    with work_folder(session.work, session.noted()):
+        return _run(session, args)
+
+
+def read_overrides(texts: Sequence[str]) -> dict[str, Any]:
+    """Read what `--set` says.
+
+    Args:
+        texts: `KEY=JSON` each.
+
+    Returns:
+        Values by `section.key`.
+
+    Raises:
+        UnsupportedCapabilityError: One cannot be read.
+    """
+    found = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            raise UnsupportedCapabilityError(
+                f"--set {text}: give a key of the recipe and a JSON value, such as --set warmup.images=2000"
+            ) from None
+    return found
+
+
+def _run(session: Session, args: argparse.Namespace) -> dict[str, Any]:
     names = args.arms or [name for group in args.only for name in GROUPS[group]]
     began_s = time.monotonic()
+    session.open()
     try:
         for seed, name in ((seed, name) for seed in args.seeds for name in names):
             if args.stop_after is not None and time.monotonic() - began_s > 60 * args.stop_after:

@@ -1,9 +1,8 @@
 """The work folder of an ablation: which runs are done, and how the next one is started.
 
 Role: `Session` runs the jobs of seeds and arms, one after the other, each in a process of its own. Rule: whatever is finished has a record
-in the work folder and is never run again; whatever is not resumes where it was stopped, be it by a signal or a lost host. Settings that
-decide results are noted with the first call, and a call with others is refused. Non-goals: which arms there are (`arms`), figures
-(`figures`).
+in the work folder and is never run again; whatever is not resumes where it was stopped, be it by a signal or a lost host. Non-goals: which
+arms there are (`arms`), figures (`figures`), settings that calls agree on (`benchmarks.work_folder`).
 
     WORK/settings.json                    what every call must agree on
     WORK/seed-1/warm-start/               run folder; `warm` is what every arm of the seed starts from
@@ -33,8 +32,8 @@ from benchmarks.ablation.perturbed_engine import NOISE
 from benchmarks.ablation.process import Job
 from benchmarks.farm.load import say
 from benchmarks.machine import commit
+from benchmarks.work_folder import write_json
 from dart_agent.inference.process_group import set_parent_death_signal
-from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.config import Recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,21 +67,8 @@ class Session:
         return {**self.settings, **own}
 
     def open(self) -> None:
-        """Make the work folder, or compare what an earlier call noted in it.
-
-        Raises:
-            UnsupportedCapabilityError: It was made with other settings.
-        """
-        self.work.mkdir(parents=True, exist_ok=True)
+        """Bring suite and perturbed engine along in the work folder."""
         install(self.work / "plugins")
-        noted = self.noted()
-        file = self.work / "settings.json"
-        if file.exists() and (before := json.loads(file.read_text(encoding="utf-8"))) != noted:
-            changed = sorted(key for key in {*before, *noted} if before.get(key) != noted.get(key))
-            raise UnsupportedCapabilityError(
-                f"{self.work} holds runs with other settings ({', '.join(changed)}): give the same ones, or another --work"
-            )
-        write_json(file, noted)
 
     def recipe(self, overrides: Mapping[str, Any]) -> Recipe:
         """Read the common recipe with the settings of the folder and those of a run.
@@ -226,18 +212,6 @@ class Session:
             "PYTHONUNBUFFERED": "1",
             **noise,
         }
-
-
-def write_json(file: Path, content: object) -> None:
-    """Write a file at once or not at all.
-
-    Args:
-        file: The file.
-        content: What JSON can hold.
-    """
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, file)
 
 
 def _toml(value: Any) -> str:

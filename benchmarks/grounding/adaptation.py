@@ -16,6 +16,7 @@ from benchmarks.grounding.arms import Answers, SeedRun, points_of
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import write_screens
 from benchmarks.grounding.setting import NOVEL_APPLICATION, SYMBOLS, TRAINED
+from benchmarks.work_folder import write_json
 from dart_agent.grounding.evaluation import Answerer
 from dart_agent.grounding.grounder import Grounder
 from dart_agent.grounding.model import load_grounding_model
@@ -54,20 +55,20 @@ def adapt(run: SeedRun) -> tuple[Answers, dict[str, int]]:
         return found
 
     answers = run.kept("adaptation", answer)
-    counts: dict[str, int] = json.loads((folder / "found.txt").read_text(encoding="utf-8"))
+    counts: dict[str, int] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     return answers, counts
 
 
 def _explore(run: SeedRun, application: DrawnApplication, folder: Path) -> Path:
     """The samples of the exploration, and notes of what it saw."""
     path = folder / "explored" / "samples" / "all.jsonl"
-    if not (folder / "found.txt").exists():
+    if not (folder / "found.json").exists():
         setting = run.setting
         counts, seen = asyncio.run(
             explore_application(application, folder / "explored", setting.explore_steps, run.seed)
         )
         (folder / "seen.txt").write_text("\n".join(sorted(seen)), encoding="utf-8")
-        (folder / "found.txt").write_text(json.dumps(counts), encoding="utf-8")
+        write_json(folder / "found.json", counts)  # the last: what is without it is explored again
     return path
 
 

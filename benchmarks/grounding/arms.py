@@ -13,7 +13,6 @@ Non-goals: figures.
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -23,6 +22,7 @@ from typing import Any
 from benchmarks.grounding.drawn_screens import write_screens
 from benchmarks.grounding.setting import HELD_OUT, REGION_SCORES, SYMBOLS, TRAINED, Setting
 from benchmarks.grounding.text_arm import TextTrainer, text_points
+from benchmarks.work_folder import write_json
 from dart_agent.grounding.evaluation import Answerer
 from dart_agent.grounding.grounder import Grounder
 from dart_agent.grounding.model import load_grounding_model
@@ -170,9 +170,7 @@ class SeedRun:
         if not path.exists():
             began_s = SYSTEM_CLOCK.monotonic()
             content = {"answers": answer(), "seconds": round(SYSTEM_CLOCK.monotonic() - began_s, 1)}
-            partial = path.with_suffix(".partial")
-            partial.write_text(json.dumps(content), encoding="utf-8")
-            os.replace(partial, path)
+            write_json(path, content)
         found: Answers = json.loads(path.read_text(encoding="utf-8"))["answers"]
         return found
 

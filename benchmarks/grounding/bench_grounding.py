@@ -19,15 +19,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
-import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.grounding.intervals import Hits, hit_rate, paired
 from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
+from benchmarks.work_folder import work_folder
+from dart_envs.errors import UnsupportedCapabilityError
 
 if TYPE_CHECKING:
     from benchmarks.grounding.arms import Answers, SeedRun
@@ -58,11 +58,17 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     Returns:
         Ratios, differences and hit rates with their intervals.
+
+    Raises:
+        UnsupportedCapabilityError: A seed is named twice, or the work folder is another process's or of other settings.
     """
     from benchmarks.grounding.arms import SeedRun
 
     setting = SMOKE if args.smoke else FULL
-    with _work(args.work, setting) as folder:
+    for seed in args.seeds:
+        if args.seeds.count(seed) > 1:
+            raise UnsupportedCapabilityError(f"--seeds names {seed} twice, which proves nothing more: name each once")
+    with _work(args.work, dataclasses.asdict(setting) | {"threads": args.threads}) as folder:
         runs = [SeedRun(folder / f"seed-{seed}", setting, seed, args.threads) for seed in args.seeds]
         figures: dict[str, Any] = {
             "screens": "drawn",
@@ -119,12 +125,12 @@ def _grounding(runs: list[SeedRun], setting: Setting) -> dict[str, Any]:
 def _enough(run: SeedRun, setting: Setting, text: Answers, head: Answers) -> tuple[float | None, dict[str, float]]:
     """The smallest share with which the head is as good as text, and what was tried."""
     wanted, rates = hit_rate([text["text"]]), {}
-    for share in setting.shares:
-        rates[str(share)] = round(hit_rate([run.share(share)["head"]]), 4)
-        if rates[str(share)] >= wanted:
+    for share in (*setting.shares, 1.0):
+        rate = hit_rate([(head if share == 1.0 else run.share(share))["head"]])
+        rates[str(share)] = round(rate, 4)
+        if rate >= wanted:
             return share, rates
-    rates["1.0"] = round(hit_rate([head["head"]]), 4)
-    return (1.0 if rates["1.0"] >= wanted else None), rates
+    return None, rates
 
 
 def _of_kind(hits_S: list[Hits], kind: str) -> list[Hits]:
@@ -151,16 +157,11 @@ def _adaptation(runs: list[SeedRun]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _work(folder: Path | None, setting: Setting) -> Iterator[Path]:
-    """The folder of the work; one of another setting is refused."""
+def _work(folder: Path | None, noted: Mapping[str, Any]) -> Iterator[Path]:
+    """The folder of the work, a temporary one where none is given."""
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="dart-grounding-") as made:
             yield Path(made)
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    path, wanted = folder / "setting.json", json.dumps(dataclasses.asdict(setting), indent=2)
-    if path.exists() and path.read_text(encoding="utf-8") != wanted:
-        sys.stderr.write(f"bench grounding: {folder} holds the work of another setting: choose another --work\n")
-        raise SystemExit(2)
-    path.write_text(wanted, encoding="utf-8")
-    yield folder
+    with work_folder(folder, noted):
+        yield folder

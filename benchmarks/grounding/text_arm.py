@@ -2,26 +2,25 @@
 
 Role: `TextTrainer` trains a model to answer with `click(start_box='(x,y)')`; `text_points` asks it. Rule: samples, order, packing,
 optimiser and numbers of updates are those of the head; the format is that of the demo's policy: whole pixels of the image on a grid of
-`STEP_PX`, one token each. The form around the numbers is given when the model is asked, and only numbers may be chosen, so that no answer
-of the baseline is lost to its form. Non-goals: sampling.
+`STEP_PX`, one token each. The form around the numbers is given when the model is asked, and only numbers on the image may be chosen, so
+that no answer of the baseline is lost to its form. Non-goals: sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dart_agent.grounding.packing import PackedQuestions, Question, pack
+from dart_agent.grounding.forward import run_backbone
+from dart_agent.grounding.packing import Question, pack
 from dart_agent.grounding.samples import GroundingSample, read_image
 from dart_agent.grounding.scoring import Point
 from dart_envs.types import RgbImage
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import SupervisedConfig
 from dart_train.grounding.losses import language_loss
-from dart_train.grounding.supervised import SupervisedTrainer
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.grounding.supervised import BackboneTrainer
 from dart_train.model.policy_model import LoadedModel
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class AskedText:
     system: str = ""
 
 
-class TextTrainer(SupervisedTrainer):
+class TextTrainer(BackboneTrainer):
     """A model with its optimiser.
 
     Args:
@@ -51,31 +50,21 @@ class TextTrainer(SupervisedTrainer):
     """
 
     def __init__(self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel) -> None:
-        self._config, self._samples, self.loaded = config, samples, loaded
+        super().__init__(config, samples, loaded)
+        self._config = config
         self._asked = AskedText(loaded.model, loaded.processor)
-        loaded.model.requires_grad_(True)
-        optimize_vision_for_cpu(loaded.model)
-        super().__init__(config, {"backbone": loaded.model.train()})
 
     def losses(self, number: int) -> dict[str, Tensor]:
         """The loss of the answers; see `SupervisedTrainer.losses`."""
         config = self._config
-        batch = self._samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
+        batch = self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
         images = [read_image(path, samples[0].image_wh) for path, samples in batch]
         asked = [
             [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
             for _, samples in batch
         ]
         packed = pack(self._asked, images, asked)
-        return {"language_loss": language_loss(self.loaded.model, _hidden_states(self.loaded.model, packed), packed)}
-
-    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """The one loss."""
-        return losses["language_loss"]
-
-    def save(self, directory: Path) -> None:
-        """Write the model; see `SupervisedTrainer.save`."""
-        self.loaded.save(directory)
+        return {"language_loss": language_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
 
 
 def text_target(sample: GroundingSample) -> tuple[int, int]:
@@ -118,17 +107,17 @@ def text_points(loaded: LoadedModel, image: RgbImage, instructions: Sequence[str
     import torch
 
     model = loaded.model
-    numbers = list(range(0, max(image.shape[:2]) + STEP_PX, STEP_PX))
-    ids = torch.tensor([_encode(loaded, str(number))[0] for number in numbers])
     # The first word of an answer is its position `decisions`; the digits of x follow the form's own tokens, y the comma.
     x_at = len(_encode(loaded, _HEAD)) - 1
     asked, chosen = AskedText(model, loaded.processor), [(0, 0)] * len(instructions)
-    for place, offset in enumerate((x_at, x_at + 2)):
+    for place, (offset, size) in enumerate(((x_at, image.shape[1]), (x_at + 2, image.shape[0]))):
+        numbers = range(0, size, STEP_PX)
+        ids = torch.tensor([_encode(loaded, str(number))[0] for number in numbers])
         questions = [Question(text, text_answer(*at)) for text, at in zip(instructions, chosen, strict=True)]
         packed = pack(asked, [image], [questions])
         with torch.inference_mode():
             positions = torch.tensor(packed.decisions[0]) + offset
-            logits_QN = model.lm_head(_hidden_states(model, packed)[0, positions])[:, ids]
+            logits_QN = model.lm_head(run_backbone(model, packed)[0, positions])[:, ids]
         found = [numbers[index] for index in logits_QN.argmax(dim=1).tolist()]
         chosen = [(value, y) if place == 0 else (x, value) for value, (x, y) in zip(found, chosen, strict=True)]
     return [(float(x), float(y)) for x, y in chosen]
@@ -136,15 +125,3 @@ def text_points(loaded: LoadedModel, image: RgbImage, instructions: Sequence[str
 
 def _encode(loaded: LoadedModel, text: str) -> list[int]:
     return list(loaded.tokenizer(text, add_special_tokens=False).input_ids)
-
-
-def _hidden_states(model: Any, packed: PackedQuestions) -> Tensor:
-    hidden_BTD: Tensor = model.model(
-        input_ids=packed.input_ids_BT,
-        attention_mask=packed.attention_mask_B1TT,
-        position_ids=packed.position_ids_3BT,
-        pixel_values=packed.pixel_values,
-        image_grid_thw=packed.image_grid_thw,
-        use_cache=False,
-    ).last_hidden_state
-    return hidden_BTD

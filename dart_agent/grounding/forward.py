@@ -1,14 +1,15 @@
 """The forward pass of backbone and head over packed questions.
 
 Role: `run_forward` gives for each question the head's logits over the visual tokens, and what the language model's loss and the refusal
-need. Rule: the visual features are computed once per image and go both into the language model and into the head; training, inference and
-the log-probs of a policy all use this one pass. Non-goals: losses, points.
+need; `run_backbone` is the pass of a model that has no head. Rule: the visual features are computed once per image and go both into the
+language model and into the head; training, inference and the log-probs of a policy all use this one pass. Non-goals: losses, points.
 Axes: see `dart_agent.grounding.head` and `dart_agent.grounding.packing`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,6 +83,28 @@ def run_forward(model: GroundingModel, packed: PackedQuestions) -> ForwardOutput
             )
         )
     return ForwardOutput(tuple(outputs), hidden_BTD)
+
+
+def run_backbone(backbone: Any, packed: PackedQuestions) -> Tensor:
+    """Run a model without a head.
+
+    Args:
+        backbone: A transformers model of images and text.
+        packed: The questions, on any device.
+
+    Returns:
+        Final hidden states [B, T, D], with gradients where they are enabled.
+    """
+    device = backbone.device
+    hidden_BTD: Tensor = backbone.model(
+        input_ids=packed.input_ids_BT.to(device),
+        attention_mask=packed.attention_mask_B1TT.to(device),
+        position_ids=packed.position_ids_3BT.to(device),
+        pixel_values=packed.pixel_values.to(device),
+        image_grid_thw=packed.image_grid_thw.to(device),
+        use_cache=False,
+    ).last_hidden_state
+    return hidden_BTD
 
 
 def refusal_probabilities(model: GroundingModel, packed: PackedQuestions, output: ForwardOutput) -> list[list[float]]:

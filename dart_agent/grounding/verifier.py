@@ -23,9 +23,7 @@ from dart_agent.inference.compat import patch_torch_extras, register_legacy_proc
 from dart_envs.types import RgbImage
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dart_agent.grounding.packing import PackedQuestions
+    pass
 
 CROP_REACH_PX = 500
 RADIUS_PX = 7
@@ -128,6 +126,7 @@ class Verifier:
         """
         import torch
 
+        from dart_agent.grounding.forward import run_backbone
         from dart_agent.grounding.packing import Question, pack
 
         asked = Question(verifier_question(instruction), verifier_answer(True))
@@ -136,32 +135,12 @@ class Verifier:
         device = self.backbone.device
         words = [self.processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in (TRUE, FALSE)]
         with torch.inference_mode():
-            hidden_BTD = self.hidden_states(packed)
+            hidden_BTD = run_backbone(self.backbone, packed)
             rows = torch.arange(len(crops), device=device)
             at = torch.tensor([position for (position,) in packed.decisions], device=device)
             logits_B2 = self.backbone.lm_head(hidden_BTD[rows, at])[:, words].float()
             found: list[float] = torch.softmax(logits_B2, dim=1)[:, 0].tolist()
         return found
-
-    def hidden_states(self, packed: PackedQuestions) -> Tensor:
-        """Run the model.
-
-        Args:
-            packed: Questions about crops.
-
-        Returns:
-            Final hidden states [B, T, D], with gradients where they are enabled.
-        """
-        device = self.backbone.device
-        hidden_BTD: Tensor = self.backbone.model(
-            input_ids=packed.input_ids_BT.to(device),
-            attention_mask=packed.attention_mask_B1TT.to(device),
-            position_ids=packed.position_ids_3BT.to(device),
-            pixel_values=packed.pixel_values.to(device),
-            image_grid_thw=packed.image_grid_thw.to(device),
-            use_cache=False,
-        ).last_hidden_state
-        return hidden_BTD
 
 
 def choose_point(scores: Sequence[float], gamma: float = GAMMA) -> int:

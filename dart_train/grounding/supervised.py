@@ -1,8 +1,9 @@
 """The loop that grounding models and verifiers are trained in, with checkpoints for exact resuming.
 
-Role: `SupervisedTrainer` owns the optimiser and what it trains; `run_training` counts updates, keeps checkpoints and writes the result.
-Rule: an update depends on trained weights, optimiser, seed and number of the update alone (dropout included), so that a killed training
-that is started again ends with the same bits; the result appears under its final name only when it is complete. Non-goals: losses.
+Role: `SupervisedTrainer` owns the optimiser and what it trains, `BackboneTrainer` a whole model with one loss; `run_training` counts
+updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed and number of the update alone
+(dropout included), so that a killed training that is started again ends with the same bits; the result appears under its final name only
+when it is complete. Non-goals: losses.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dart_agent.metrics_file import append_metrics
 from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import SupervisedConfig
-from dart_train.model.policy_model import ModelNotFoundError
+from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.policy_model import LoadedModel, ModelNotFoundError
 from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
@@ -141,6 +143,37 @@ class SupervisedTrainer(ABC):
                 f"checkpoint {state.directory} lacks {lacking[0]} and {len(lacking) - 1} more tensors: continue with the settings that it "
                 "was made with, or choose another folder of checkpoints"
             )
+
+
+class BackboneTrainer(SupervisedTrainer):
+    """A whole model of images and text with its optimiser, which has one loss.
+
+    Args:
+        config: The configuration.
+        samples: What is learnt.
+        loaded: The model; it is set up for training in place.
+        freeze_vision: Whether the vision tower stays as it is.
+    """
+
+    def __init__(
+        self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel, *, freeze_vision: bool = False
+    ) -> None:
+        self.samples, self.loaded = samples, loaded
+        loaded.model.requires_grad_(True)
+        if freeze_vision:
+            loaded.model.model.visual.requires_grad_(False)
+        if str(loaded.model.device) == "cpu":
+            optimize_vision_for_cpu(loaded.model)
+        super().__init__(config, {"backbone": loaded.model.train()})
+
+    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """The one loss."""
+        (loss,) = losses.values()
+        return loss
+
+    def save(self, directory: Path) -> None:
+        """Write the model; see `SupervisedTrainer.save`."""
+        self.loaded.save(directory)
 
 
 Trainer = TypeVar("Trainer", bound=SupervisedTrainer)

@@ -9,11 +9,11 @@ because it takes no negative within 22 % of the screen. Non-goals: the loop (`da
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+from dart_agent.grounding.forward import run_backbone
 from dart_agent.grounding.packing import Question, pack
 from dart_agent.grounding.samples import Box, GroundingSample, read_image
 from dart_agent.grounding.scoring import Point, in_target
@@ -23,8 +23,7 @@ from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import VerifierConfig
 from dart_train.grounding.losses import judgement_loss
-from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_training
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.grounding.supervised import BackboneTrainer, Progress, run_training
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model
 
@@ -126,7 +125,7 @@ def train_verifier(config: VerifierConfig, on_progress: Progress | None = None, 
     run_training(trainer_of, config, "verifier", on_progress, clock)
 
 
-class VerifierTrainer(SupervisedTrainer):
+class VerifierTrainer(BackboneTrainer):
     """A verifier with its optimiser.
 
     Args:
@@ -136,21 +135,16 @@ class VerifierTrainer(SupervisedTrainer):
     """
 
     def __init__(self, config: VerifierConfig, samples: SampleSet, loaded: LoadedModel) -> None:
-        self._config, self._samples, self._loaded = config, samples, loaded
+        super().__init__(config, samples, loaded, freeze_vision=config.freeze_vision)
+        self._config = config
         self._asked = Verifier(loaded.model, loaded.processor, reach=config.reach)
-        loaded.model.requires_grad_(True)
-        if config.freeze_vision:
-            loaded.model.model.visual.requires_grad_(False)
-        if str(loaded.model.device) == "cpu":
-            optimize_vision_for_cpu(loaded.model)
-        super().__init__(config, {"backbone": loaded.model.train()})
 
     def losses(self, number: int) -> dict[str, Tensor]:
         """The loss of the judgements; see `SupervisedTrainer.losses`."""
         config = self._config
         random = Random(f"{config.seed}/points/{number}")
         crops, asked = [], []
-        for path, samples in self._samples.batch(
+        for path, samples in self.samples.batch(
             number, config.images_per_update, config.questions_per_image, config.seed
         ):
             image = read_image(path, samples[0].image_wh)
@@ -162,15 +156,11 @@ class VerifierTrainer(SupervisedTrainer):
                     crops.append(marked_crop(image, point, config.reach))
                     asked.append([Question(verifier_question(sample.instruction), verifier_answer(right))])
         if not crops:
-            return {"judgement_loss": 0.0 * self._loaded.model.lm_head.weight.sum()}
+            return {"judgement_loss": 0.0 * self.loaded.model.lm_head.weight.sum()}
         packed = pack(self._asked, crops, asked)
-        return {"judgement_loss": judgement_loss(self._loaded.model, self._asked.hidden_states(packed), packed)}
-
-    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """The one loss."""
-        return losses["judgement_loss"]
+        return {"judgement_loss": judgement_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
 
     def save(self, directory: Path) -> None:
         """Write the model with its crops' reach; see `SupervisedTrainer.save`."""
-        setattr(self._loaded.model.config, SETTINGS_KEY, {"reach": self._config.reach, "system": ""})
-        self._loaded.save(directory)
+        setattr(self.loaded.model.config, SETTINGS_KEY, {"reach": self._config.reach, "system": ""})
+        super().save(directory)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.ablation import bench_ablation
 from benchmarks.ablation.arms import ARMS, FULL, PARTS, arm_overrides
 from benchmarks.ablation.curves import CurvePoint, RunCurve, steps_to_reach
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.figures import summarize
 from benchmarks.ablation.session import Session
+from benchmarks.work_folder import work_folder
 from dart_envs.errors import UnsupportedCapabilityError
 from dart_envs.tasks import Task
 from dart_server.providers.sim.dialog import read_dialog
@@ -128,8 +131,30 @@ def test_what_is_recorded_is_not_done_again_and_what_failed_is(tmp_path: Path) -
     assert list(session.records("full")) == [1]
 
 
-def test_a_work_folder_refuses_other_settings(tmp_path: Path) -> None:
-    _session(tmp_path).open()
-    _session(tmp_path).open()
-    with pytest.raises(UnsupportedCapabilityError, match=r"warmup\.images"):
-        _session(tmp_path, **{"warmup.images": 10}).open()
+def test_a_work_folder_refuses_other_settings_and_a_second_process(tmp_path: Path) -> None:
+    first, other = _session(tmp_path), _session(tmp_path, **{"warmup.images": 10})
+    with (
+        work_folder(tmp_path, first.noted()),
+        pytest.raises(UnsupportedCapabilityError, match="another process works on"),
+        work_folder(tmp_path, first.noted()),
+    ):
+        pass
+    with work_folder(tmp_path, first.noted()):
+        pass
+    with pytest.raises(UnsupportedCapabilityError, match=r"warmup\.images"), work_folder(tmp_path, other.noted()):
+        pass
+    (tmp_path / "settings.json").unlink()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UnsupportedCapabilityError, match="something else"), work_folder(tmp_path, first.noted()):
+        pass
+
+
+@pytest.mark.parametrize("override", ["warmup.images", "warmup.images=many", "warmup.pictures=10"])
+def test_what_cannot_be_set_is_told_before_anything_starts(tmp_path: Path, override: str) -> None:
+    arguments = argparse.ArgumentParser()
+    bench_ablation.add_arguments(arguments)
+    with pytest.raises(UnsupportedCapabilityError, match="--set"):
+        bench_ablation.measure(
+            arguments.parse_args(["--work", str(tmp_path / "work"), "--set", override, "--stop-after", "-1"])
+        )
+    assert not (tmp_path / "work").exists()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.grounding import bench_grounding
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
 from benchmarks.grounding.intervals import hit_rate, paired
-from benchmarks.grounding.setting import HELD_OUT, NOVEL_APPLICATION, SYMBOLS, TRAINED
+from benchmarks.grounding.setting import HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED
 from dart_agent.grounding.samples import read_image, read_samples
+from dart_envs.errors import UnsupportedCapabilityError
 
 
 def test_screens_are_those_of_their_seed_and_ask_about_one_symbol(tmp_path: Path) -> None:
@@ -85,7 +89,6 @@ def test_the_baseline_reads_its_own_answers(tmp_path: Path, monkeypatch: pytest.
     """A model that says what it was taught is right: the places of the numbers are those that are asked for."""
     torch = pytest.importorskip("torch")
     from benchmarks.grounding import text_arm
-    from benchmarks.grounding.setting import SMOKE
     from dart_agent.grounding.packing import NO_LABEL
     from dart_agent.grounding.scoring import is_hit
     from dart_train.model.init_model import init_model
@@ -107,8 +110,49 @@ def test_the_baseline_reads_its_own_answers(tmp_path: Path, monkeypatch: pytest.
         def __call__(self, hidden: object) -> object:
             return torch.nn.functional.one_hot(hidden, loaded.model.config.text_config.vocab_size).float()
 
-    monkeypatch.setattr(text_arm, "_hidden_states", lambda model, batch: wanted.clamp(min=0)[None])
+    monkeypatch.setattr(text_arm, "run_backbone", lambda model, batch: wanted.clamp(min=0)[None])
     monkeypatch.setattr(loaded.model.lm_head, "forward", Echo())
     points = text_arm.text_points(loaded, image, [sample.instruction])
     assert points == [tuple(map(float, text_arm.text_target(sample)))]
     assert is_hit(sample, points)
+
+
+def test_the_baseline_answers_with_points_of_the_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that prefers the greatest numbers: on an image that is higher than wide no x lies beside it."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.grounding import text_arm
+    from dart_train.model.init_model import init_model
+    from dart_train.model.policy_model import load_model
+
+    loaded = load_model(str(init_model(SMOKE.preset(), tmp_path / "start")), "cpu")
+    numbers = torch.zeros(loaded.model.config.text_config.vocab_size)
+    for number in range(0, 400, text_arm.STEP_PX):
+        numbers[text_arm._encode(loaded, str(number))[0]] = number
+    monkeypatch.setattr(loaded.model.lm_head, "forward", lambda hidden: numbers.expand(*hidden.shape[:-1], -1))
+    for width, height in ((128, 160), (192, 128)):
+        (point,) = text_arm.text_points(loaded, np.zeros((height, width, 3), np.uint8), ['click "Red disc"'])
+        assert point == (width - text_arm.STEP_PX, height - text_arm.STEP_PX)
+
+
+def test_a_share_that_does_as_well_as_text_is_enough() -> None:
+    """A third of the answers is right in both: rounding the one and not the other made the share worse."""
+    answers = hits(1, 0, 0, 1, 0, 0)
+
+    class AnsweredRun:
+        """A fake seed whose answers are given."""
+
+        def share(self, share: float) -> dict[str, dict[str, bool]]:
+            return {"head": answers}
+
+    found = bench_grounding._enough(AnsweredRun(), SMOKE, {"text": answers}, {"head": answers})
+    assert found == (SMOKE.shares[0], {"0.5": 0.3333})
+
+
+def test_a_seed_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    arguments = argparse.ArgumentParser()
+    bench_grounding.add_arguments(arguments)
+    with pytest.raises(UnsupportedCapabilityError, match="--seeds names 2 twice"):
+        bench_grounding.measure(
+            arguments.parse_args(["--smoke", "--seeds", "2", "1", "2", "--work", str(tmp_path / "work")])
+        )
+    assert not (tmp_path / "work").exists()
