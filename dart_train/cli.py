@@ -20,7 +20,7 @@ import typer
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.data_commands.commands import app as data_app
 from dart_train.evaluation.command import compare_command, evaluate_command, export_command
-from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
+from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, check_output_file, wrong_input
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
 from dart_train.run.state import load_resolved_recipe
@@ -258,6 +258,7 @@ def plan(
 
     Exit code 1: something does not fit on GPUs of the given size or on this host.
     """
+    check_output_file("--json", json_file)
     checked = _recipe(recipe, overrides or [])
     from dart_train.plan.command import run_plan
     from dart_train.plan.forecast import Assumptions
@@ -292,6 +293,7 @@ def bench(
 
     One trainer process and one inference worker, with random trajectories; no desktop. Exit code 1: a part could not be measured.
     """
+    check_output_file("--json", json_file)
     checked = _recipe(recipe, overrides or [])
     from dart_train.bench.command import run_bench
 

@@ -2,21 +2,21 @@
 
 Role: prepares policy and configurations as a run does, has train steps, a published version and an inference worker measured, one after the
 other, and prints predicted against measured. Rule: one trainer process and one inference worker are measured, whatever the recipe has; what
-cannot be measured here is a sentence in the result, and the rest is measured all the same. Everything is made in a temporary folder.
-Non-goals: formulas (`comparison`), desktops.
+cannot be measured here is a sentence in the result, and the rest is measured all the same. Everything is made in a temporary folder
+(`scratch`), and every process ends with this one. Non-goals: formulas (`comparison`), desktops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -24,10 +24,12 @@ from rich.table import Table
 from dart_agent.errors import AgentError, ConfigError
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.config import load_inference_config
+from dart_agent.inference.process_group import set_parent_death_signal
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.prompts.builder import PromptSpec, preset
 from dart_train.bench.comparison import Row, engine_rows, training_rows
 from dart_train.bench.engine_rate import measure_engine
+from dart_train.bench.scratch import scratch_folder
 from dart_train.bench.train_step import TrainFigures, TrainJob
 from dart_train.config import Recipe, RecipeError
 from dart_train.plan.forecast import Assumptions
@@ -79,8 +81,8 @@ def run_bench(
         raise RecipeError("--skip leaves nothing to measure: leave one of train, publish and engine")
     rows: list[Row] = []
     failed: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="dart-bench-") as place:
-        paths = RunPaths(Path(place) / "run")
+    with scratch_folder() as place:
+        paths = RunPaths(place / "run")
         paths.make()
         measured = measured_recipe(recipe, paths)
         size, spec = read_policy_size(measured), prompt_spec(measured)
@@ -91,10 +93,10 @@ def run_bench(
                 assumed = Assumptions(tflops=tflops or found.device_tflops, mfu=mfu)
                 rows += training_rows(measured, size, assumed, found)
             except _PartFailedError as error:
-                failed["train"] = str(error)
+                failed |= {part: str(error) for part in ("train", "publish") if part not in skip}
         if "engine" not in skip:
             try:
-                rows += _measure_engine(measured, paths, spec, found)
+                rows += _measure_engine(measured, paths, place / "w", spec, found)
             except AgentError as error:
                 failed["engine"] = f"{error}\n{_end_of(paths.logs / ENGINE_LOG)}".rstrip()
     _print(console or Console(), rows, failed, found)
@@ -186,16 +188,40 @@ def _measure_training(
         repeats=0 if "train" in skip else repeats,
         publish="publish" not in skip,
     )
-    file = paths.root / "train-job.json"
-    file.write_text(job.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "dart_train.bench.train_step", str(file)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise _PartFailedError(done.stderr.strip()[-LOG_TAIL:] or f"the process ended with exit code {done.returncode}")
-    return TrainFigures.model_validate_json(done.stdout.strip().splitlines()[-1])
+    job_file = paths.root / "train-job.json"
+    job_file.write_text(job.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "dart_train.bench.train_step", str(job_file)]
+    output = paths.root / "train-figures.txt"
+    with output.open("w", encoding="utf-8") as file:
+        code, said = run_measurement(command, file)
+    if code:
+        raise _PartFailedError(f"the process ended with exit code {code}: {said.strip()[-LOG_TAIL:]}".rstrip(": "))
+    return TrainFigures.model_validate_json(output.read_text(encoding="utf-8").strip().splitlines()[-1])
 
 
-def _measure_engine(recipe: Recipe, paths: RunPaths, spec: PromptSpec, found: TrainFigures | None) -> list[Row]:
+def run_measurement(argv: Sequence[str], output: IO[str]) -> tuple[int, str]:
+    """Run a process that measures; it is killed when this process ends, however that ends.
+
+    Args:
+        argv: The program and its arguments.
+        output: Where its standard output goes.
+
+    Returns:
+        Its exit code, negative where a signal ended it, and its standard error.
+    """
+    done = subprocess.run(
+        argv, check=False, stdout=output, stderr=subprocess.PIPE, text=True, preexec_fn=_end_with_parent
+    )
+    return done.returncode, done.stderr
+
+
+def _end_with_parent() -> None:
+    set_parent_death_signal(signal.SIGKILL)
+
+
+def _measure_engine(
+    recipe: Recipe, paths: RunPaths, directory: Path, spec: PromptSpec, found: TrainFigures | None
+) -> list[Row]:
     components.inference(recipe, paths)
     settings = load_inference_config(paths.configs / "inference.json").worker
     published = None
@@ -208,6 +234,7 @@ def _measure_engine(recipe: Recipe, paths: RunPaths, spec: PromptSpec, found: Tr
             recipe.rollout.sampling,
             screen_wh=recipe.desktops.resolution,
             requests=recipe.inference.max_num_seqs,
+            directory=directory,
             log=paths.logs / ENGINE_LOG,
             published=published,
         )

@@ -7,7 +7,6 @@ round warms up and does not count; every prompt has pictures of its own, so that
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +54,7 @@ async def measure_engine(
     *,
     screen_wh: tuple[int, int],
     requests: int,
+    directory: Path,
     log: Path,
     published: PublishedWeights | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -67,6 +67,7 @@ async def measure_engine(
         sampling: How it samples.
         screen_wh: Width and height of a screen in pixels.
         requests: Requests at the same time.
+        directory: Folder of the worker, which makes and removes it; a short path, because Unix sockets are in it.
         log: Where the worker writes.
         published: A version that it takes at the end; None: none.
         clock: Clock of the measurement.
@@ -77,24 +78,23 @@ async def measure_engine(
     Raises:
         AgentError: The worker cannot start, or does not answer.
     """
-    with tempfile.TemporaryDirectory(prefix="dart-be-") as place:
-        worker = WorkerProcess("bench", settings, directory=Path(place) / "w", log_path=log)
-        began_s = clock.monotonic()
-        try:
-            await worker.start()
-            await worker.wait_until_ready()
-            start_s = clock.monotonic() - began_s
-            async with WorkerClient(worker.name, worker.directory) as client:
-                await _ask(client, spec, sampling, screen_wh, requests, 0)
-                began_s = clock.monotonic()
-                prompts, responses = await _ask(client, spec, sampling, screen_wh, requests, 1)
-                seconds = clock.monotonic() - began_s
-                stage_s = swap_s = None
-                if published is not None:
-                    stage_s = await client.stage(published)
-                    swap_s = (await client.swap(published.identity)).pause_s
-        finally:
-            await worker.stop()
+    worker = WorkerProcess("bench", settings, directory=directory, log_path=log)
+    began_s = clock.monotonic()
+    try:
+        await worker.start()
+        await worker.wait_until_ready()
+        start_s = clock.monotonic() - began_s
+        async with WorkerClient(worker.name, worker.directory) as client:
+            await _ask(client, spec, sampling, screen_wh, requests, 0)
+            began_s = clock.monotonic()
+            prompts, responses = await _ask(client, spec, sampling, screen_wh, requests, 1)
+            seconds = clock.monotonic() - began_s
+            stage_s = swap_s = None
+            if published is not None:
+                stage_s = await client.stage(published)
+                swap_s = (await client.swap(published.identity)).pause_s
+    finally:
+        await worker.stop()
     return EngineFigures(start_s, requests, prompts, responses, seconds, stage_s, swap_s)
 
 

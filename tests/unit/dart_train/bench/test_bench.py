@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from dart_agent.errors import WorkerError
 from dart_train.bench import command
 from dart_train.bench.comparison import Row, engine_rows, training_rows
 from dart_train.bench.engine_rate import EngineFigures
+from dart_train.bench.scratch import scratch_folder
 from dart_train.bench.train_step import TrainFigures
+from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
 from dart_train.plan.forecast import Assumptions, train_tokens_per_s
 from dart_train.plan.policy_size import read_policy_size
@@ -95,3 +103,57 @@ def test_a_policy_that_is_not_here_and_a_bench_of_nothing_are_refused() -> None:
         command.run_bench(Recipe.model_validate(plain))
     with pytest.raises(RecipeError, match="nothing to measure"):
         command.run_bench(Recipe.model_validate(RECIPE), skip=("train", "publish", "engine"))
+
+
+def test_what_a_killed_bench_left_is_removed_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, signal\nfrom dart_train.bench.scratch import scratch_folder\n"
+        "with scratch_folder() as place:\n    (place / 'weights').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    (other := tmp_path / "dart-bench-of-another-command").mkdir()
+    with scratch_folder() as first, scratch_folder() as second:
+        assert not left.exists(), "it belongs to nobody"
+        assert first.is_dir(), "it is in use"
+        assert first != second
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_killed_bench_ends_the_process_that_measures() -> None:
+    code = (
+        "import sys\nfrom dart_train.bench import command\n"
+        "command.run_measurement([sys.executable, '-c', 'import os, time; print(os.getpid(), flush=True); time.sleep(5); print(1)'], "
+        "sys.stdout)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        assert int(bench.stdout.readline()) != bench.pid
+        bench.kill()
+        assert bench.stdout.read() == "", "the process that measures went on"
+
+
+def test_parts_that_failed_are_named_as_they_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(argv: list[str], output: IO[str]) -> tuple[int, str]:
+        return -9, "a warning of some library"
+
+    monkeypatch.setattr(command, "run_measurement", killed)
+    for skip, parts in ((("engine",), {"train", "publish"}), (("engine", "train"), {"publish"})):
+        file = tmp_path / "bench.json"
+        console = Console(file=StringIO())
+        assert not command.run_bench(Recipe.model_validate(RECIPE), skip=skip, json_file=file, console=console)
+        failed = json.loads(file.read_text(encoding="utf-8"))["failed"]
+        assert set(failed) == parts
+        assert all("exit code -9" in reason and "a warning" in reason for reason in failed.values())
+
+
+@pytest.mark.parametrize("name", ["plan", "bench"])
+def test_a_file_of_figures_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, name: str
+) -> None:
+    recipe = Path(command.__file__).parents[1] / "recipes" / "demo.toml"
+    run = CliRunner().invoke(app, [name, str(recipe), "--json", str(tmp_path / "none" / "figures.json")])
+    assert run.exit_code == 2, run.output
+    assert "--json" in run.output
