@@ -245,10 +245,22 @@ def plan(
     recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/ui-tars-1.5-7b-8gpu.toml")],
     overrides: Overrides = None,
     runs_dir: RunsDir = Path("runs"),
-    gpu_gib: Annotated[float, typer.Option("--gpu-gib", min=1, help="memory of a GPU in GiB")] = 80.0,
+    gpu_gib: Annotated[
+        float | None,
+        typer.Option(
+            "--gpu-gib",
+            min=1,
+            help="memory of a GPU in GiB; default: 80 where the recipe names GPUs or this host has one, else everything runs on the CPU",
+        ),
+    ] = None,
     tflops: Annotated[
-        float, typer.Option("--tflops", min=1, help="dense bfloat16 TFLOP/s of a GPU; 989: H100 SXM")
-    ] = 989.0,
+        float | None,
+        typer.Option(
+            "--tflops",
+            min=0.001,
+            help="TFLOP/s of the trainer's device; default: 989 (H100 SXM, dense bfloat16) on GPUs, else a matrix product is measured",
+        ),
+    ] = None,
     mfu: Annotated[
         float, typer.Option("--mfu", min=0.01, max=1, help="fraction of them that train steps reach")
     ] = 0.35,
@@ -261,10 +273,9 @@ def plan(
     check_output_file("--json", json_file)
     checked = _recipe(recipe, overrides or [])
     from dart_train.plan.command import run_plan
-    from dart_train.plan.forecast import Assumptions
 
     try:
-        problems = run_plan(checked, runs_dir, Assumptions(gpu_gib=gpu_gib, tflops=tflops, mfu=mfu), json_file)
+        problems = run_plan(checked, runs_dir, gpu_gib=gpu_gib, tflops=tflops, mfu=mfu, json_file=json_file)
     except RecipeError as error:
         raise wrong_input(str(error)) from None
     if problems:

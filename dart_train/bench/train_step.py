@@ -21,14 +21,10 @@ from dart_agent.strict_model import StrictModel
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.bench.recorded_batch import BatchSize, write_batch
 from dart_train.bench.step_meter import measure_steps, resident_kib
-from dart_train.model.device import ComputeDevice
+from dart_train.model.device import ComputeDevice, matrix_tflops
 from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.trainer import Trainer
-
-MATRIX = 2048
-"""Rows and columns of the matrices by which the speed of the device is measured."""
-MATRIX_REPEATS = 4
 
 
 class TrainJob(StrictModel):
@@ -129,28 +125,6 @@ def measure_training(job: TrainJob) -> TrainFigures:
         found["publish_s"] = round(SYSTEM_CLOCK.monotonic() - began_s, 3)
         found["published_bytes"] = sum(file.stat().st_size for file in weight_files(version))
     return TrainFigures.model_validate(found)
-
-
-def matrix_tflops(compute: ComputeDevice) -> float:
-    """Measure how fast a device multiplies matrices, in the data type of forward passes on it.
-
-    Args:
-        compute: The device.
-
-    Returns:
-        TFLOP/s.
-    """
-    import torch
-
-    dtype = torch.bfloat16 if compute.bfloat16 else torch.float32
-    factor = torch.ones(MATRIX, MATRIX, device=compute.device, dtype=dtype)
-    best_s = float("inf")
-    for _ in range(MATRIX_REPEATS):
-        began_s = SYSTEM_CLOCK.monotonic()
-        product = factor @ factor
-        float(product[0, 0])  # waits for a GPU
-        best_s = min(best_s, SYSTEM_CLOCK.monotonic() - began_s)
-    return 2.0 * MATRIX**3 / best_s / 1e12
 
 
 def main(file: Path) -> None:

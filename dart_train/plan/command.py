@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dart_train.config import Recipe
+from dart_train.model.device import ComputeDevice, matrix_tflops
 from dart_train.plan.forecast import Assumptions, DiskForecast, TimeForecast, forecast_disk, forecast_time
 from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
-from dart_train.plan.verdict import HostResources, find_problems, trainer_room
+from dart_train.plan.verdict import HostResources, find_problems, memory_of, trainer_room
 from dart_train.run.preflight import available_memory_bytes
 
 TRAINER_ROWS = {
@@ -37,7 +38,10 @@ TRAINER_ROWS = {
 def run_plan(
     recipe: Recipe,
     runs_dir: Path,
-    assumed: Assumptions,
+    *,
+    gpu_gib: float | None = None,
+    tflops: float | None = None,
+    mfu: float = 0.35,
     json_file: Path | None = None,
     console: Console | None = None,
 ) -> list[str]:
@@ -46,7 +50,9 @@ def run_plan(
     Args:
         recipe: The recipe.
         runs_dir: Where run folders live.
-        assumed: Assumptions.
+        gpu_gib: Memory of a GPU in GiB; None: that of `Assumptions` where the recipe names GPUs or this host has one, else no GPU.
+        tflops: TFLOP/s of the trainer's device; None: of a GPU that of `Assumptions`, of this CPU what a matrix product reaches.
+        mfu: Fraction of them that train steps reach.
         json_file: File for all figures; None: none is written.
         console: Where tables are printed; None: standard output.
 
@@ -58,12 +64,22 @@ def run_plan(
     """
     size = read_policy_size(recipe)
     existing = next(folder for folder in (runs_dir, *runs_dir.resolve().parents) if folder.exists())
+    if gpu_gib is None and _has_gpus(recipe):
+        gpu_gib = Assumptions().gpu_gib
     host = HostResources(
-        gpu_bytes=int(assumed.gpu_gib * GIB),
+        gpu_bytes=None if gpu_gib is None else int(gpu_gib * GIB),
         memory_bytes=available_memory_bytes(),
         disk_bytes=shutil.disk_usage(existing).free,
     )
-    trainer, engine = trainer_memory(recipe, size), engine_memory(recipe, size, host.gpu_bytes)
+    on_cpu = host.trains_on_cpu(recipe)
+    recipe = recipe.model_copy(
+        update={"train": recipe.train.model_copy(update={"device": "cpu" if on_cpu else "cuda"})}
+    )
+    if tflops is None:
+        tflops = _cpu_tflops(recipe) if on_cpu else Assumptions().tflops
+    assumed = Assumptions(gpu_gib=gpu_gib, tflops=tflops, mfu=mfu)
+    trainer = trainer_memory(recipe, size)
+    engine = engine_memory(recipe, size, host.gpu_bytes or host.memory_bytes, on_cpu=host.gpu_bytes is None)
     time = forecast_time(recipe, size, engine, assumed)
     disk = forecast_disk(recipe, size, time, assumed)
     problems = find_problems(recipe, size, engine, disk, host)
@@ -98,9 +114,15 @@ def _print(
         f"the longest prompt has {size.images} screenshots.",
         soft_wrap=True,
     )
-    room = trainer_room(recipe, host)
+    if host.gpu_bytes is None:
+        console.print(
+            "Everything runs on the CPU: the recipe names no GPU, and this host has none. --gpu-gib plans for GPUs. The inference workers "
+            "are simulated as fast as on an H100; dart-train simulate --fit takes a run's own times.",
+            soft_wrap=True,
+        )
+    room, where = trainer_room(recipe, host), memory_of(host.trains_on_cpu(recipe))
     table = _table(
-        f"Trainer: {_count(recipe.train.processes, 'process', 'processes')}, {room / GIB:.0f} GiB of a GPU",
+        f"Trainer: {_count(recipe.train.processes, 'process', 'processes')}, {room / GIB:.0f} GiB {where}",
         "what",
         "GiB",
     )
@@ -110,7 +132,8 @@ def _print(
     console.print(table)
     longest = size.prompt_tokens(recipe.tasks.max_steps - 1) + recipe.rollout.max_tokens
     table = _table(
-        f"Inference: {_count(recipe.inference.workers, 'worker', 'workers')}, {engine.share / GIB:.0f} GiB of a GPU",
+        f"Inference: {_count(recipe.inference.workers, 'worker', 'workers')}, {engine.share / GIB:.0f} GiB "
+        + memory_of(host.gpu_bytes is None),
         "what",
         "",
     )
@@ -141,6 +164,27 @@ def _print(
         console.print(f"Does not fit: {problem}.", style="bold red", soft_wrap=True)
     if not problems:
         console.print("Everything fits.", style="bold green")
+
+
+def _has_gpus(recipe: Recipe) -> bool:
+    """Whether the recipe names GPUs, or this host has one."""
+    train = recipe.train
+    if train.device == "cuda" or train.devices is not None or recipe.inference.devices is not None:
+        return True
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _cpu_tflops(recipe: Recipe) -> float:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(recipe.train.threads)
+    try:
+        return matrix_tflops(ComputeDevice.resolve("cpu", recipe.train.dtype))
+    finally:
+        torch.set_num_threads(before)
 
 
 def _parameters(number: int) -> str:

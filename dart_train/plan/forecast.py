@@ -28,13 +28,13 @@ class Assumptions(StrictModel):
     """What a forecast assumes of the hardware and of the tasks.
 
     Attributes:
-        gpu_gib: Memory of a GPU in GiB.
-        tflops: Dense bfloat16 TFLOP/s of a GPU; 989: H100 SXM.
+        gpu_gib: Memory of a GPU in GiB; None: everything runs on the CPU.
+        tflops: TFLOP/s of the trainer's device, of a GPU in dense bfloat16; 989: H100 SXM.
         mfu: Fraction of them that train steps reach.
         image_bytes_per_pixel: Bytes of a stored screenshot per pixel.
     """
 
-    gpu_gib: float = Field(default=80.0, gt=0)
+    gpu_gib: float | None = Field(default=80.0, gt=0)
     tflops: float = Field(default=989.0, gt=0)
     mfu: float = Field(default=0.35, gt=0, le=1)
     image_bytes_per_pixel: float = Field(default=0.35, gt=0)

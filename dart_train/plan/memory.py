@@ -1,4 +1,4 @@
-"""Memory of the trainer and of the inference workers, per GPU.
+"""Memory of the trainer and of the inference workers, per GPU or on the CPU.
 
 Role: pure functions from a recipe and the size of its policy to bytes. Rule: weights, gradients, optimiser and key-value cache are exact
 products; activations are an estimate, and are named so. Sources: bytes per parameter of AdamW with float32 master weights (arXiv
@@ -15,7 +15,7 @@ from dart_train.plan.policy_size import PolicySize
 GIB = 2**30
 FLOAT32, BFLOAT16 = 4, 2
 RESERVED = 2 * GIB
-"""Assumed: CUDA context, fragmentation, buffers of collectives."""
+"""Assumed: CUDA context, libraries, fragmentation, buffers of collectives."""
 SCORE_BYTES = GIB // 2
 """Assumed: logits of one chunk of positions, with their gradient."""
 
@@ -54,11 +54,11 @@ class TrainerMemory:
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Bytes of one inference worker on one of its GPUs.
+    """Bytes of one inference worker on one of its GPUs, or on the CPU.
 
     Attributes:
         share: What the worker may take.
-        weights: Weights on this GPU.
+        weights: Weights on this GPU, or in memory.
         reserved: Estimate: activations and graphs.
         kv_cache: What is left for the key-value cache; negative where the weights do not fit.
         kv_tokens: Tokens that fit into the cache of all GPUs of the worker.
@@ -146,20 +146,23 @@ def activation_bytes(recipe: Recipe, size: PolicySize, tokens: int, compute: int
     return found
 
 
-def engine_memory(recipe: Recipe, size: PolicySize, gpu_bytes: int) -> EngineMemory:
-    """Predict the memory of an inference worker on one GPU.
+def engine_memory(recipe: Recipe, size: PolicySize, device_bytes: int, *, on_cpu: bool = False) -> EngineMemory:
+    """Predict the memory of an inference worker on one GPU, or on the CPU.
 
     Args:
         recipe: The recipe.
         size: The policy.
-        gpu_bytes: Memory of a GPU.
+        device_bytes: Memory of a GPU, or of the host.
+        on_cpu: Whether the worker runs on the CPU, where a key-value cache of a given size is all that it takes beside its weights.
 
     Returns:
         The bytes.
     """
     section = recipe.inference
-    share = int(gpu_bytes * section.gpu_memory_fraction)
+    share = int(device_bytes * section.gpu_memory_fraction)
     weights = (FLOAT32 if section.dtype == "float32" else BFLOAT16) * size.parameters.total // section.tensor_parallel
+    if on_cpu and section.kv_cache_mib is not None:
+        share = weights + RESERVED + section.kv_cache_mib * 2**20
     free = share - weights - RESERVED
     cache = free if section.kv_cache_mib is None else min(free, section.kv_cache_mib * 2**20)
     per_gpu = max(1, size.kv_bytes_per_token // section.tensor_parallel)

@@ -24,28 +24,50 @@ class HostResources:
     """What a host has.
 
     Attributes:
-        gpu_bytes: Memory of a GPU.
+        gpu_bytes: Memory of a GPU; None: there is none, and everything runs on the CPU.
         memory_bytes: Available memory of the host.
         disk_bytes: Free space of the file system of the run folder.
     """
 
-    gpu_bytes: int
+    gpu_bytes: int | None
     memory_bytes: int
     disk_bytes: int
 
+    def trains_on_cpu(self, recipe: Recipe) -> bool:
+        """Say whether the trainer runs on the CPU.
+
+        Args:
+            recipe: The recipe.
+        """
+        return self.gpu_bytes is None or recipe.train.device == "cpu"
+
 
 def trainer_room(recipe: Recipe, host: HostResources) -> int:
-    """Compute what a process of the trainer may take of its GPU.
+    """Compute what a process of the trainer may take of its GPU, or of the host's memory.
 
     Args:
         recipe: The recipe.
         host: The host.
 
     Returns:
-        Bytes: all of it, or what inference workers on the same GPU leave.
+        Bytes: all of a GPU, or what inference workers on the same one leave; on the CPU an equal part for each process.
     """
+    if host.gpu_bytes is None or host.trains_on_cpu(recipe):
+        return host.memory_bytes // recipe.train.processes
     shared = set(recipe.train.devices or ()) & set(recipe.inference.devices or ())
     return host.gpu_bytes - (int(host.gpu_bytes * recipe.inference.gpu_memory_fraction) if shared else 0)
+
+
+def memory_of(on_cpu: bool) -> str:
+    """Say whose memory a part takes.
+
+    Args:
+        on_cpu: Whether the part runs on the CPU.
+
+    Returns:
+        The words behind a number of GiB.
+    """
+    return "of host memory" if on_cpu else "of a GPU"
 
 
 def find_problems(
@@ -65,9 +87,17 @@ def find_problems(
     """
     found = [
         *_context_problems(recipe, size),
-        *_engine_problems(recipe, size, engine),
+        *_engine_problems(recipe, engine, host),
         *_trainer_problems(recipe, size, host),
     ]
+    if host.gpu_bytes is None and not found:
+        trainer = recipe.train.processes * trainer_memory(recipe, size).total
+        together = trainer + recipe.inference.workers * engine.share
+        if together > host.memory_bytes:
+            found.append(
+                f"memory: trainer and inference workers take about {together / GIB:.0f} GiB, and this host has "
+                f"{host.memory_bytes / GIB:.0f} GiB available: lower inference.workers or train.micro_batch_tokens, or use a larger host"
+            )
     on_disk = disk.checkpoints + disk.versions + disk.images
     if on_disk > host.disk_bytes:
         found.append(
@@ -94,9 +124,14 @@ def _context_problems(recipe: Recipe, size: PolicySize) -> list[str]:
     ]
 
 
-def _engine_problems(recipe: Recipe, size: PolicySize, engine: EngineMemory) -> list[str]:
+def _engine_problems(recipe: Recipe, engine: EngineMemory, host: HostResources) -> list[str]:
     if engine.kv_tokens >= recipe.inference.max_model_len:
         return []
+    if host.gpu_bytes is None:
+        return [
+            f"inference: {engine.weights / GIB:.1f} GiB of weights leave a key-value cache of {engine.kv_tokens} tokens, less than "
+            f"inference.max_model_len = {recipe.inference.max_model_len}: raise inference.kv_cache_mib, or lower max_model_len"
+        ]
     return [
         f"inference: {engine.share / GIB:.0f} GiB of a GPU hold {engine.weights / GIB:.1f} GiB of weights and a key-value cache of "
         f"{engine.kv_tokens} tokens, less than inference.max_model_len = {recipe.inference.max_model_len}: raise "
@@ -109,6 +144,7 @@ def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> 
     memory = trainer_memory(recipe, size)
     if memory.total <= room:
         return []
+    on_cpu = host.trains_on_cpu(recipe)
     changes: list[dict[str, Any]] = (
         [{"gradient_checkpointing": True}] if not recipe.train.gradient_checkpointing else []
     )
@@ -117,10 +153,11 @@ def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> 
         changes += [{**each, "micro_batch_tokens": least} for each in ({}, *changes)]
     if recipe.train.lora_rank is None:
         ranks = recipe.train.processes
-        changes += [
-            {"processes": 2 * ranks, "gradient_checkpointing": True},
-            {"processes": 4 * ranks, "gradient_checkpointing": True},
-        ]
+        if not on_cpu:  # more processes share the same memory there
+            changes += [
+                {"processes": 2 * ranks, "gradient_checkpointing": True},
+                {"processes": 4 * ranks, "gradient_checkpointing": True},
+            ]
         if ranks == 1:
             changes.append({"lora_rank": LORA_RANK, "gradient_checkpointing": True})
     fitting = [each for each in changes if _with(recipe, size, each) <= room]
@@ -128,8 +165,8 @@ def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> 
         ", ".join(f"train.{key} = {str(value).lower()}" for key, value in each.items()) for each in fitting
     )
     return [
-        f"trainer: a process takes about {memory.total / GIB:.0f} GiB of a GPU, and {room / GIB:.0f} GiB are there for it: "
-        + (f"set {told}" if told else "use GPUs with more memory, or a smaller policy")
+        f"trainer: a process takes about {memory.total / GIB:.0f} GiB {memory_of(on_cpu)}, and {room / GIB:.0f} GiB are there for it: "
+        + (f"set {told}" if told else f"use {'a host' if on_cpu else 'GPUs'} with more memory, or a smaller policy")
     ]
 
 

@@ -225,3 +225,47 @@ def test_the_command_prints_tables_and_writes_all_figures(tmp_path: Path) -> Non
         value for name, value in figures["trainer_bytes"].items() if name != "total"
     )
     assert figures["problems"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "place"),
+    [
+        (False, (), "GiB of host memory"),
+        (False, ("--gpu-gib", "24"), "24 GiB of a GPU"),
+        (True, (), "80 GiB of a GPU"),
+    ],
+)
+def test_a_recipe_that_names_no_gpu_is_planned_for_what_the_host_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, options: tuple[str, ...], place: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    file = tmp_path / "plan.json"
+    command = ["plan", str(RECIPES / "demo.toml"), "--runs-dir", str(tmp_path), "--json", str(file), *options]
+    if not gpu and not options:
+        command += ["--tflops", "0.05"]
+    told = CliRunner().invoke(app, command).output
+    assert f"Trainer: one process, {place}" in re.sub(r"\d+ GiB of host", "GiB of host", told)
+    assert ("of a GPU" in told) != ("of host memory" in told)
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert figures["assumptions"]["tflops"] == (989.0 if "GPU" in place else 0.05)
+    weights, cache = figures["engine_bytes"]["weights"], figures["engine_bytes"]["kv_cache"]
+    assert (figures["engine_bytes"]["share"] < weights + cache + 3 * GIB) == ("GPU" not in place)
+
+
+def test_what_does_not_fit_on_the_cpu_is_told_without_gpus() -> None:
+    recipe = recipe_of("demo", 'desktops.farm="http://127.0.0.1:1"')
+    size = read_policy_size(recipe)
+
+    def told(memory_gib: float, *, workers: int = 2) -> list[str]:
+        asked = recipe.model_copy(update={"inference": recipe.inference.model_copy(update={"workers": workers})})
+        host = HostResources(gpu_bytes=None, memory_bytes=int(memory_gib * GIB), disk_bytes=2000 * GIB)
+        engine = engine_memory(asked, size, host.memory_bytes, on_cpu=True)
+        return find_problems(asked, size, engine, NO_DISK, host)
+
+    assert told(16) == []
+    (trainer,), (together,) = told(1), told(7)
+    assert trainer.startswith("trainer: a process takes about 3 GiB of host memory, and 1 GiB are there")
+    assert "GPU" not in trainer
+    assert "processes" not in trainer
+    assert together.startswith("memory: trainer and inference workers take about 7 GiB")
+    assert told(7, workers=1) == []
