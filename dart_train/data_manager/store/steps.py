@@ -483,6 +483,7 @@ def _packed(row: Any, reader: PackedStreamReader) -> StepPayload:
         finish_reason=FinishReason(row.finish_reason),
         model_s=row.model_s,
         env_s=row.env_s,
+        pointers=[(*fields[:4], tuple(fields[4])) for fields in row.pointers or ()],
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from data_manager_harness import SPANS, DataManagerHarness
 from sqlalchemy import select
 
+from dart_agent.data_client.fake_trajectories import fake_trajectory
+from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import Batch, BatchReport, BatchRow, EpisodeCounts, StepUse, TaskSelection
-from dart_agent.types import Purpose
+from dart_agent.types import PointedTarget, Purpose
 from dart_train.data_manager.store.models import BatchMemberTable
 
 MIXED = [1.0, 0.0, 0.0, 0.0]
@@ -80,6 +83,21 @@ def test_what_is_reported_first_after_a_restart_counts_once(harness: DataManager
     harness.restart()
     harness.manager.batch_done(batch.batch_id, BatchReport(version=1))
     assert harness.manager.stats().rows_used == 16
+
+
+def test_points_of_an_action_head_reach_the_batch(harness: DataManagerHarness) -> None:
+    harness.phase()
+    pointed: dict[tuple[str, int], tuple[PointedTarget, ...]] = {}
+    for number, reward in enumerate(2 * MIXED):
+        item = harness.must_acquire()
+        trajectory, _ = fake_trajectory(item, reward=reward)
+        found = PointedTarget("click the bin", number, 3, -1.25 - number, (0.5, 20.25))
+        steps = tuple(replace(step, pointers=(found,) * step.index) for step in trajectory.steps_S)
+        pointed |= {(item.rollout_id, step.index): step.pointers for step in steps}
+        harness.manager.report(TrajectoryPayload.from_value(replace(trajectory, steps_S=steps)))
+    harness.restart()
+    batch = Batch.model_validate_json(harness.must_batch().model_dump_json())
+    assert {(row.rollout_id, row.step.index): row.step.to_value().pointers for row in batch.rows} == pointed
 
 
 def test_staleness_withholds_tokens_then_steps_then_groups(harness: DataManagerHarness) -> None:
