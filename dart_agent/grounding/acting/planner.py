@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from dart_agent.grounding.acting.pointer import request_seed
 from dart_agent.grounding.model import GroundingModel
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import prompt_ids
+from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams, VersionSpan
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class TransformersPlanner:
         if len(prompt) + sampling.max_tokens > self._max_context:
             raise ContextExceededError(len(prompt), sampling.max_tokens, self._max_context)
         end = int(tokenizer.convert_tokens_to_ids(_END))
+        suppressed = suppressed_token_ids(self._model.backbone.config)
         generator = torch.Generator(self._model.device).manual_seed(request_seed(request))
         ids: list[int] = []
         logprobs: list[float] = []
@@ -70,7 +73,7 @@ class TransformersPlanner:
                         past_key_values=output.past_key_values,
                         use_cache=True,
                     )
-                token, logprob = draw_token(output.logits[0, -1], sampling, generator)
+                token, logprob = draw_token(output.logits[0, -1], sampling, generator, suppressed)
                 ids.append(token)
                 logprobs.append(logprob)
                 stopped = token == end or any(stop in tokenizer.decode(ids) for stop in sampling.stop)
@@ -121,20 +124,25 @@ class TransformersPlanner:
         return {name: tensor.to(self._model.device) for name, tensor in tensors.items()}, ids
 
 
-def draw_token(logits_V: Tensor, sampling: SamplingParams, generator: Generator) -> tuple[int, float]:
+def draw_token(
+    logits_V: Tensor, sampling: SamplingParams, generator: Generator, suppressed: Sequence[int] = ()
+) -> tuple[int, float]:
     """Draw a token.
 
     Args:
         logits_V: Logits over the vocabulary.
         sampling: Temperature and top_p.
         generator: Source of randomness.
+        suppressed: Tokens that are never drawn (`dart_agent.prompts.suppressed_tokens`).
 
     Returns:
         The token, and its log-prob in nats.
     """
     import torch
 
-    log_probs_V = torch.log_softmax(logits_V.float() / (sampling.temperature or 1.0), dim=-1)
+    scaled_V = logits_V.float() / (sampling.temperature or 1.0)
+    scaled_V[list(suppressed)] = -torch.inf
+    log_probs_V = torch.log_softmax(scaled_V, dim=-1)
     if not sampling.temperature:
         token = int(log_probs_V.argmax())
         return token, float(log_probs_V[token])

@@ -17,6 +17,7 @@ from dart_agent.grounding.acting.policy import GroundedPolicy  # noqa: E402
 from dart_agent.grounding.acting.settings import PointerSettings, check_pointer, tell_of_targets  # noqa: E402
 from dart_agent.grounding.acting.targets import fill_targets, find_targets  # noqa: E402
 from dart_agent.prompts.builder import PromptBuilder, preset  # noqa: E402
+from dart_agent.prompts.suppressed_tokens import suppressed_token_ids  # noqa: E402
 from dart_agent.rollouts.episode_loop import run_episode  # noqa: E402
 from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams  # noqa: E402
 from dart_envs.action_formats.uitars import parse  # noqa: E402
@@ -126,6 +127,9 @@ async def test_the_backbone_plans_with_the_log_probs_of_its_distribution(tmp_pat
     with torch.no_grad():
         image = ids == model.backbone.config.image_token_id
         logits = model.backbone(input_ids=ids, mm_token_type_ids=image.int(), **features).logits[0].float()
+    suppressed = suppressed_token_ids(model.backbone.config)
+    logits[:, list(suppressed)] = -torch.inf  # the trainer gives them no probability either
+    assert not set(suppressed) & set(first.token_ids_T)
     begin = len(first.prompt_ids_P)
     for at, (token, logprob) in enumerate(zip(first.token_ids_T, first.logprobs_T, strict=True)):
         whole = torch.log_softmax(logits[begin + at - 1], dim=-1)
@@ -149,6 +153,8 @@ def test_top_p_leaves_out_the_rest_and_renormalises() -> None:
     drawn = {draw_token(logits, SamplingParams(top_p=0.6), generator) for _ in range(40)}
     assert {token for token, _ in drawn} == {0, 1}
     assert {round(logprob, 3) for _, logprob in drawn} == {-0.470, -0.981}
+    allowed = {draw_token(logits, SamplingParams(), generator, (0,)) for _ in range(40)}
+    assert {(token, round(logprob, 3)) for token, logprob in allowed} == {(1, -0.511), (2, -0.916)}
 
 
 def test_policies_and_heads_that_do_not_go_together_are_refused() -> None:
