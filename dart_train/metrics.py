@@ -24,8 +24,12 @@ def summarize_step(batch: Batch, totals: Mapping[str, float], grad_norms: Sequen
         Metrics by name.
     """
     tokens, imitated = totals.get("tokens", 0.0), totals.get("imitated_tokens", 0.0)
-    per_token = totals.keys() - {"tokens", "imitated_tokens", "imitation_nll"}
+    targets = totals.get("targets", 0.0)
+    per_target = {name for name in totals if name.startswith("target_")}
+    per_token = totals.keys() - per_target - {"tokens", "imitated_tokens", "imitation_nll", "targets"}
     means = {name: totals[name] / tokens for name in sorted(per_token)} if tokens else {}
+    if targets:
+        means |= {name: totals[name] / targets for name in sorted(per_target)} | {"targets": targets}
     if imitated:
         means["imitation_nll"] = totals["imitation_nll"] / imitated
     squared = means.pop("tis_weight_squared", 0.0)

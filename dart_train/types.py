@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dart_agent.types import PointedTarget
+    from dart_envs.types import RgbImage
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
@@ -61,16 +64,34 @@ class PackedTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class PointedImage:
+    """What an action head found on the image of one step.
+
+    Attributes:
+        image: The image that was pointed at, uint8 [H, W, 3].
+        targets: What was found, with the log-probs of the policy that acted.
+        temperature: Divides the logits; that of the sampling, 1 where it was greedy.
+    """
+
+    image: RgbImage
+    targets: tuple[PointedTarget, ...]
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """Packed tokens with the inputs of the loss, which sees responses only: row b, column r is token r of the response of sample b.
+    """Packed tokens with the inputs of the loss, which sees responses only: row b, column r is position r of the response of sample b.
+
+    The positions of a response are its tokens, and behind them the targets that an action head found for it.
 
     Attributes:
         tokens: The tokens.
         response_mask_BR: bool [B, R]; True on sampled tokens, in whose order, row after row, the M tokens of `tokens` are.
-        rollout_logprobs_BR: float32 [B, R]; log-probs stored when the token was sampled, 0 elsewhere.
-        trainable_BR: bool [B, R]; sampled tokens that passed the staleness gate.
+        rollout_logprobs_BR: float32 [B, R]; log-probs stored when the token or the point was sampled, 0 elsewhere.
+        trainable_BR: bool [B, R]; positions that passed the staleness gate.
         advantages_B: float32 [B].
         trajectory_shares_B: float32 [B]; 1 / number of rows of the row's trajectory.
+        pointed: Rows with targets: the row, and its targets on its image.
     """
 
     tokens: PackedTokens
@@ -79,3 +100,4 @@ class TrainBatch:
     trainable_BR: Tensor
     advantages_B: Tensor
     trajectory_shares_B: Tensor
+    pointed: tuple[tuple[int, PointedImage], ...] = ()

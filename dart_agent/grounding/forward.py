@@ -73,15 +73,16 @@ def run_forward(model: GroundingModel, packed: PackedQuestions) -> ForwardOutput
     ).last_hidden_state
     outputs = []
     dtype = torch.promote_types(hidden_BTD.dtype, model.head.layer_norm.weight.dtype)
-    for index, (grid, pointers) in enumerate(zip(packed.grids, packed.pointers, strict=True)):
-        context_MD = model.head.context(visual[index].to(dtype))
-        states = [hidden_BTD[index, list(positions)].to(dtype) for positions in pointers]
-        outputs.append(
-            tuple(
-                QuestionOutput(grid, model.head.attend(context_MD, state_KD), context_MD, state_KD)
-                for state_KD in states
+    with torch.autocast(device.type, enabled=False):  # the head has the precision of its weights
+        for index, (grid, pointers) in enumerate(zip(packed.grids, packed.pointers, strict=True)):
+            context_MD = model.head.context(visual[index].to(dtype))
+            states = [hidden_BTD[index, list(positions)].to(dtype) for positions in pointers]
+            outputs.append(
+                tuple(
+                    QuestionOutput(grid, model.head.attend(context_MD, state_KD), context_MD, state_KD)
+                    for state_KD in states
+                )
             )
-        )
     return ForwardOutput(tuple(outputs), hidden_BTD)
 
 

@@ -1,11 +1,10 @@
 """GRPO through the head: from stored steps with points to a loss.
 
-Role: `pointed_steps` takes the steps of a group in which a head found targets, with their advantages; `point_logprobs` computes the
-log-probs of the stored points again, with gradients into head and backbone; `points_loss` is the loss of the trainer of rollouts
-(`dart_train.objectives.policy_loss`) on them, with one row per step and one column per target in the place of tokens. Rule: with the
-weights that acted, a log-prob is the stored one, so that ratio and clipping mean what they mean for tokens; a step has its trajectory's
-advantage. Non-goals: the tokens of the planner, which are trained on as those of any policy (`dart_train.trainer`); reading a store.
-Axes: B steps, T targets of a step.
+Role: `pointed_steps` takes the steps of a group in which a head found targets, with their advantages; `points_loss` is the loss of the
+trainer of rollouts (`dart_train.objectives.policy_loss`) on them, with one row per step and one column per target in the place of tokens.
+Rule: with the weights that acted, a log-prob is the stored one (`dart_train.model.point_scores`), so that ratio and clipping mean what
+they mean for tokens; a step has its trajectory's advantage. Non-goals: the tokens of the planner, and runs (`dart_train.trainer` trains
+on both); reading a store. Axes: B steps, T targets of a step.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.model import GroundingModel
-from dart_agent.types import PointedTarget, Trajectory
+from dart_agent.types import Trajectory
 from dart_envs.types import RgbImage
+from dart_train.model.point_scores import point_logprobs
 from dart_train.objectives.advantages import group_advantages
 from dart_train.objectives.settings import AdvantageKind, AdvantageOver, LossSettings
+from dart_train.types import PointedImage
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,20 +28,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PointedStep:
+class PointedStep(PointedImage):
     """A step whose action was pointed at.
 
     Attributes:
-        image: The image that was pointed at, uint8 [H, W, 3].
-        targets: What was found, with the log-probs of the policy that acted.
-        temperature: Divides the logits; that of the sampling, 1 where it was greedy.
         advantage: Of its trajectory.
         share: 1 / number of such steps of its trajectory.
     """
 
-    image: RgbImage
-    targets: tuple[PointedTarget, ...]
-    temperature: float
     advantage: float
     share: float
 
@@ -79,36 +74,6 @@ def pointed_steps(
         for steps, advantage in zip(steps_G, advantages_G, strict=True)
         for step in steps
     ]
-
-
-def point_logprobs(model: GroundingModel, steps: Sequence[PointedStep]) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the log-probs of stored points under a model.
-
-    Args:
-        model: The model, without dropout, so that it is the policy that acts.
-        steps: The steps, at least one.
-
-    Returns:
-        Log-probs and entropies in nats, with gradients, and which of them there are; [B, T] each.
-    """
-    import torch
-
-    from dart_agent.grounding.forward import run_forward
-    from dart_agent.grounding.packing import Question, pack
-    from dart_agent.grounding.pointing import PointChoice, PointDistribution
-
-    asked = [[Question.point(target.instruction) for target in step.targets] for step in steps]
-    output = run_forward(model, pack(model, [step.image for step in steps], asked))
-    rows, entropies = [], []
-    for step, found in zip(steps, output.questions, strict=True):
-        points = [PointDistribution.of_head(model.head, question, temperature=step.temperature) for question in found]
-        choices = [PointChoice(target.cell, target.part) for target in step.targets]
-        rows.append(torch.stack([point.logprob(choice) for point, choice in zip(points, choices, strict=True)]))
-        entropies.append(torch.stack([point.entropy() for point in points]))
-    logprobs_BT, entropy_BT = (torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in (rows, entropies))
-    lengths_B1 = torch.tensor([len(step.targets) for step in steps], device=logprobs_BT.device)[:, None]
-    mask_BT = torch.arange(logprobs_BT.shape[1], device=logprobs_BT.device)[None] < lengths_B1
-    return logprobs_BT, entropy_BT, mask_BT
 
 
 def points_loss(

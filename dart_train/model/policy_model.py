@@ -8,7 +8,7 @@ Axes: see `dart_train.types`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +45,10 @@ class LoadedModel:
     def tokenizer(self) -> Any:
         """The processor's tokenizer."""
         return self.processor.tokenizer
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        """All parameters by name."""
+        yield from self.model.named_parameters()
 
     def save(self, out_dir: Path) -> None:
         """Write weights, configuration and processor, loadable by `load_model` and by vLLM.

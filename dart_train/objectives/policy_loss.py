@@ -22,6 +22,9 @@ from dart_train.objectives.imitation import imitation_loss
 from dart_train.objectives.settings import LossSettings
 from dart_train.objectives.terms import TokenTerms, log_ratio, select
 
+TARGET_METRICS = ("ratio", "mismatch_k3", "entropy")
+"""Metrics that are also summed over the targets of an action head alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -37,6 +40,7 @@ class MicroBatch:
         shares_B: 1 / number of rows of the row's trajectory, [B].
         reference_BT: Log-probs of the reference model, [B, T]; None: no KL term.
         imitated_BT: Tokens that are imitated, none of which is trained on, bool [B, T]; None: there are none.
+        targets_BT: What of `mask_BT` are targets of an action head and no tokens, bool [B, T]; None: there is no head.
     """
 
     new_BT: Tensor
@@ -48,6 +52,7 @@ class MicroBatch:
     shares_B: Tensor
     reference_BT: Tensor | None = None
     imitated_BT: Tensor | None = None
+    targets_BT: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class LossTerms:
         sums: Sums over the trained tokens of this micro-batch, to be divided by the token count of the mini-batch. `clip_fraction` counts
             tokens whose gradient the clip removes (above the range with A > 0, below it with A < 0), `dual_clip_fraction` those whose
             gradient the bound for negative advantages removes, `outside_range_fraction` all whose ratio is outside the range.
-            `imitation_nll` is a sum over the imitated tokens.
+            `imitation_nll` is a sum over the imitated tokens, what begins with `target_` over the targets, which `targets` counts.
     """
 
     loss: Tensor
@@ -108,6 +113,10 @@ def policy_loss(batch: MicroBatch, settings: LossSettings, whole: Denominators) 
     }
     with torch.no_grad():
         sums = {name: float(values.expand_as(mask_BT).float()[mask_BT].sum()) for name, values in per_token.items()}
+        if batch.targets_BT is not None:
+            chosen_BT = batch.targets_BT & mask_BT
+            sums |= {f"target_{name}": float(per_token[name].float()[chosen_BT].sum()) for name in TARGET_METRICS}
+            sums["targets"] = float(chosen_BT.sum())
     loss = aggregate(loss_BT, mask_BT, batch.shares_B, settings, whole)
     if settings.sft_coefficient and batch.imitated_BT is not None:
         imitation = imitation_loss(batch.new_BT, batch.imitated_BT, whole.imitated)

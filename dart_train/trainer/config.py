@@ -64,6 +64,7 @@ class PolicyTrainingSettings(StrictModel):
         optimizer: Settings of the optimiser.
         loss: Parts and coefficients of the loss.
         lora: Which adapter is trained; None: all weights are.
+        pointer: Whether the policy has an action head, which is trained with it on the points of its steps.
         publish: What a version is: the whole model, an adapter merged into it, or the adapter alone.
         publish_dtype: Data type of published tensors (`dart_train.model.weights`).
         keep_checkpoints: Trainer states that are kept.
@@ -84,6 +85,7 @@ class PolicyTrainingSettings(StrictModel):
     optimizer: OptimizerSettings = OptimizerSettings()
     loss: LossSettings = LossSettings()
     lora: LoraSettings | None = None
+    pointer: bool = False
     publish: PublishedWeightsKind = "model"
     publish_dtype: PublishedDtype = "as_trained"
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -93,6 +95,12 @@ class PolicyTrainingSettings(StrictModel):
     def _adapter_exists(self) -> Self:
         if self.publish == "adapter" and self.lora is None:
             raise ValueError("publish = 'adapter' needs `lora`, the adapter that is trained")
+        return self
+
+    @model_validator(mode="after")
+    def _head_can_be_trained(self) -> Self:
+        if self.pointer and (self.lora is not None or self.loss.kl_coefficient):
+            raise ValueError("`pointer` trains all weights without a KL term: leave `lora` and loss.kl_coefficient out")
         return self
 
 

@@ -16,6 +16,7 @@ from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.weights.digest import weights_digest
 from dart_train.model.adapters import AdaptedModel, attach_adapter, load_adapter
+from dart_train.model.pointing_model import load_pointing_model
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.trainer.config import PolicyTrainingSettings
 
@@ -38,8 +39,10 @@ def load_policy(
         The policy.
 
     Raises:
-        ConfigError: An adapter is trained, and the version holds none.
+        ConfigError: An adapter is trained, and the version holds none; or an action head, and there is none.
     """
+    if config.pointer:
+        return load_pointing_model(start_model, device)
     if config.lora is None:
         return load_model(start_model, device)
     adapted = attach_adapter(load_model(config.start_model, device, bfloat16=bfloat16), config.lora)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
 from dart_train.model.device import ComputeDevice
+from dart_train.model.pointing_model import PointingModel
 from dart_train.trainer.batches.tensors import to_device
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import PolicyTrainingSettings
@@ -44,6 +45,10 @@ class TrainedPolicy:
         from dart_train.model.sharding import shard
         from dart_train.model.training_mode import cast_frozen, set_up_training
 
+        if config.pointer and ranks.size > 1:
+            raise ConfigError(
+                "a policy with an action head is trained by one process: start the trainer without torchrun"
+            )
         if config.lora is not None and ranks.size > 1:
             raise ConfigError(
                 "an adapter is trained by one process: start the trainer without torchrun, or leave `lora` out"
@@ -55,6 +60,8 @@ class TrainedPolicy:
         loads_on = self.compute.device if ranks.size == 1 else "cpu"
         self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16)
         set_up_training(self.loaded.model, config.gradient_checkpointing, config.freeze_vision)
+        if isinstance(self.loaded, PointingModel):
+            set_up_training(self.loaded.head)
         if bfloat16:
             cast_frozen(self.loaded.model, torch.bfloat16)
         self.scorer = PolicyScorer(self.loaded.model)
@@ -85,7 +92,7 @@ class TrainedPolicy:
 
     def trained(self) -> dict[str, Any]:
         """The parameters that are trained, by name."""
-        return {name: parameter for name, parameter in self.loaded.model.named_parameters() if parameter.requires_grad}
+        return {name: parameter for name, parameter in self.loaded.named_parameters() if parameter.requires_grad}
 
     def score(self, batch: TrainBatch, reference: bool = False) -> tuple[Tensor, Tensor]:
         """Score the responses of a batch.
@@ -95,7 +102,7 @@ class TrainedPolicy:
             reference: With the reference model, without gradient.
 
         Returns:
-            Log-probs and entropies [B, R], 0 outside the responses.
+            Log-probs and entropies [B, R] of tokens and targets, 0 outside the responses.
         """
         import torch
 
@@ -110,7 +117,29 @@ class TrainedPolicy:
             logprobs_M, entropy_M = (self._reference if reference else self.scorer)(tokens)
         mask_BR = batch.response_mask_BR.to(logprobs_M.device)
         empty_BR = torch.zeros(mask_BR.shape, dtype=logprobs_M.dtype, device=mask_BR.device)
-        return empty_BR.masked_scatter(mask_BR, logprobs_M), empty_BR.masked_scatter(mask_BR, entropy_M)
+        logprobs_BR, entropy_BR = (
+            empty_BR.masked_scatter(mask_BR, logprobs_M),
+            empty_BR.masked_scatter(mask_BR, entropy_M),
+        )
+        return self._with_targets(batch, logprobs_BR, entropy_BR) if batch.pointed else (logprobs_BR, entropy_BR)
+
+    def _with_targets(self, batch: TrainBatch, logprobs_BR: Tensor, entropy_BR: Tensor) -> tuple[Tensor, Tensor]:
+        """Put what the head says of its targets behind the tokens of their rows."""
+        import torch
+
+        from dart_train.model.point_scores import point_logprobs
+
+        assert isinstance(self.loaded, PointingModel), "rows have targets only where the policy has a head"
+        images = [image for _, image in batch.pointed]
+        found_NT, entropies_NT, mask_NT = point_logprobs(self.loaded.grounding, images, self.compute.autocast)
+        rows_N = torch.tensor([row for row, _ in batch.pointed], device=mask_NT.device)
+        begins_N = batch.response_mask_BR.to(mask_NT.device)[rows_N].sum(-1)
+        places, targets = mask_NT.nonzero(as_tuple=True)
+        indices = (rows_N[places], begins_N[places] + targets)
+        return (
+            logprobs_BR.index_put(indices, found_NT[mask_NT].to(logprobs_BR)),
+            entropy_BR.index_put(indices, entropies_NT[mask_NT].to(entropy_BR)),
+        )
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of this process's part of a loss; the parts of all processes add up."""

@@ -148,7 +148,7 @@ class Trainer:
             BatchFailed: A row cannot be trained on as it was sampled, or the gradient is not finite or above `max_grad_norm`; nothing has
                 changed.
         """
-        rows = build_rows(batch, self.config.advantage, self.config.advantage_over)
+        rows = build_rows(batch, self.config.advantage, self.config.advantage_over, self.config.pointer)
         several_steps = self.config.epochs * self.config.minibatches > 1
         before = self._policy.copy_to_host() if several_steps else None
         try:
@@ -292,6 +292,7 @@ class Trainer:
                 shares_B=batch.trajectory_shares_B.to(device),
                 reference_BT=self._policy.score(batch, reference=True)[0] if with_reference else None,
                 imitated_BT=imitated_tokens(micro, batch).to(device) if denominators.imitated else None,
+                targets_BT=~batch.response_mask_BR.to(device) if self.config.pointer else None,
             )
             terms = policy_loss(seen, self.config.loss, denominators)
             self._policy.backward(terms.loss)
@@ -300,7 +301,7 @@ class Trainer:
         return self._ranks.total(sums) | counts
 
     def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, NDArray[np.float64]]]:
-        """Log-probs [T] and entropies [T] of every row's response, under the policy before the update."""
+        """Log-probs [T] and entropies [T] of the positions of every row's response, under the policy before the update."""
         import torch
 
         old: dict[StepKey, Tensor] = {}
@@ -309,7 +310,7 @@ class Trainer:
             for micro, batch in self._micro_batches.of(rows):
                 logprobs_BR, entropy_BR = self._policy.score(batch)
                 for index, row in enumerate(micro):
-                    length = len(row.step.token_ids_T)
+                    length = row.positions
                     old[row.key] = logprobs_BR[index, :length].cpu()
                     entropies[row.key] = entropy_BR[index, :length].double().cpu().numpy()
         for others_old, others_entropies in self._ranks.gather((old, entropies)):

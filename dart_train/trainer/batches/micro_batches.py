@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dart_agent.data_client.image_store import BlobError, ImageReader
+from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.segments import build_segments, plan_micro_batches
@@ -32,7 +33,8 @@ class MicroBatches:
     """
 
     def __init__(self, loaded: LoadedModel, images: ImageReader, max_tokens: int, ranks: Ranks) -> None:
-        self._batches = BatchMaker(loaded.model, loaded.processor, images)
+        parts = loaded.head.offset_parts if isinstance(loaded, PointingModel) else None
+        self._batches = BatchMaker(loaded.model, loaded.processor, images, parts)
         self._max_tokens = max_tokens
         self._ranks = ranks
 

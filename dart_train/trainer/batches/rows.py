@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent.data_client.wire import Batch
-from dart_agent.types import StepRecord
+from dart_agent.types import PointedTarget, StepRecord
 from dart_train.curation.step_filter import select_high_entropy
 from dart_train.curation.token_filter import select_high_entropy_tokens
 from dart_train.objectives.advantages import group_advantages
@@ -33,9 +33,10 @@ class TrainRow:
         rollout_id: Its rollout.
         group_id: Its group.
         step: The stored step.
-        trainable: Token ranges that passed the staleness gate.
+        trainable: Ranges of positions that passed the staleness gate.
         advantage: The advantage of its rollout within the group.
         trajectory_share: 1 / number of rows that its rollout has in the group's part of the batch.
+        targets: What an action head found and is trained on; positions of the response behind its tokens.
         imitated: Whether its whole response is imitated and no part of it trained on by its advantage.
     """
 
@@ -45,6 +46,7 @@ class TrainRow:
     trainable: tuple[tuple[int, int], ...]
     advantage: float
     trajectory_share: float = 1.0
+    targets: tuple[PointedTarget, ...] = ()
     imitated: bool = False
 
     @property
@@ -59,17 +61,27 @@ class TrainRow:
 
     @property
     def trained_tokens(self) -> int:
-        """Number of tokens of this row that are trained on."""
+        """Number of tokens and targets of this row that are trained on."""
         return sum(end - start for start, end in self.trainable)
 
+    @property
+    def positions(self) -> int:
+        """Number of sampled tokens and of targets behind them."""
+        return len(self.step.token_ids_T) + len(self.targets)
 
-def build_rows(batch: Batch, kind: AdvantageKind, over: AdvantageOver = "group_steps") -> list[TrainRow]:
+
+def build_rows(
+    batch: Batch, kind: AdvantageKind, over: AdvantageOver = "group_steps", pointer: bool = False
+) -> list[TrainRow]:
     """Give every row of a batch the advantage of its rollout within its group.
+
+    A target is found after the last token, by the weights that sampled it: it is trained on where that token is.
 
     Args:
         batch: The batch of the data manager.
         kind: Formula of the advantages, taken over all members of a group.
         over: What the formula's mean and deviation are taken over.
+        pointer: Whether the targets that an action head found are trained on.
 
     Returns:
         The rows, in the order of the batch.
@@ -81,17 +93,26 @@ def build_rows(batch: Batch, kind: AdvantageKind, over: AdvantageOver = "group_s
         for member, value in zip(group.members, values_G, strict=True):
             advantages[(group.group_id, member.rollout_id)] = float(value)
     rows_of = Counter((row.group_id, row.rollout_id) for row in batch.rows)
-    return [
-        TrainRow(
-            rollout_id=row.rollout_id,
-            group_id=row.group_id,
-            step=row.step.to_value(),
-            trainable=tuple(row.trainable),
-            advantage=advantages[(row.group_id, row.rollout_id)],
-            trajectory_share=1 / rows_of[(row.group_id, row.rollout_id)],
+    rows = []
+    for row in batch.rows:
+        step, trainable = row.step.to_value(), tuple(row.trainable)
+        tokens, targets = len(step.token_ids_T), step.pointers if pointer else ()
+        if trainable and trainable[-1][1] == tokens:
+            trainable = (*trainable, (tokens, tokens + len(targets))) if targets else trainable
+        else:
+            targets = ()
+        rows.append(
+            TrainRow(
+                rollout_id=row.rollout_id,
+                group_id=row.group_id,
+                step=step,
+                trainable=trainable,
+                advantage=advantages[(row.group_id, row.rollout_id)],
+                trajectory_share=1 / rows_of[(row.group_id, row.rollout_id)],
+                targets=targets,
+            )
         )
-        for row in batch.rows
-    ]
+    return rows
 
 
 def select_steps(
@@ -101,7 +122,7 @@ def select_steps(
 
     Args:
         rows: The rows.
-        entropies: Mean token entropy per row, in nats.
+        entropies: Mean entropy of a row's positions, in nats.
         fraction: Fraction of the steps of a group that is kept.
 
     Returns:
@@ -126,7 +147,7 @@ def select_tokens(
 
     Args:
         rows: The rows.
-        entropies_T: Entropy of each token of a row's response, in nats, [T].
+        entropies_T: Entropy of each position of a row's response, in nats, [T].
         fraction: Fraction of the trained tokens that is kept.
 
     Returns:

@@ -3,14 +3,15 @@
 Role: `BatchMaker.make` packs segments into one sequence without padding and checks that rows fit the model and their images. Rule: the ids
 are those that the engine used and sampled, with expanded image placeholders; they are never tokenised again. The processor must expand each
 image to exactly the run of placeholders in the prompt; otherwise it is an error that names the row, because training on other features than
-were sampled from is silent corruption. Positions are those that the model itself gives each segment. Non-goals: choosing rows
+were sampled from is silent corruption. Positions are those that the model itself gives each segment. Targets of an action
+head are positions behind the tokens of their row. Non-goals: choosing rows
 (`data_manager`), advantages (`advantage`), what is packed together (`dart_train.trainer.batches.segments`). Axes: see `dart_train.types`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from dart_agent.data_client.image_store import BlobError, ImageReader
 from dart_train.trainer.batches.image_patches import ImagePatches, ImageSizeError
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.segments import Segment
-from dart_train.types import PackedTokens, TrainBatch
+from dart_train.types import PackedTokens, PointedImage, TrainBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,9 +72,12 @@ class BatchMaker:
         model: A transformers model of the Qwen-VL families.
         processor: Its processor.
         images: Where the images of rows are stored.
+        offset_parts: Parts per side of a cell of its action head; None: it has none.
     """
 
-    def __init__(self, model: Any, processor: Any, images: ImageReader) -> None:
+    def __init__(self, model: Any, processor: Any, images: ImageReader, offset_parts: int | None = None) -> None:
+        self._images = images
+        self._offset_parts = offset_parts
         self._tokens = ImageTokens.from_model(model, processor)
         self._patches = ImagePatches(images, processor)
         self._positions = model.model.get_rope_index
@@ -126,7 +130,24 @@ class BatchMaker:
             image_grid_thw=grids,
             shown_images=shown,
         )
-        return _with_rows(tokens, rows)
+        pointed = []
+        for index, (row, grid) in enumerate(_last_grids(segments, patches)):
+            if row.targets:
+                pointed.append((index, self._pointed_image(row, grid)))
+        return replace(_with_rows(tokens, rows), pointed=tuple(pointed))
+
+    def _pointed_image(self, row: TrainRow, grid: Tensor | None) -> PointedImage:
+        """The targets of a row, which must be places of its last image."""
+        cells = 0 if grid is None else int(grid.prod()) // self._tokens.merge_size**2
+        parts = (self._offset_parts or 0) ** 2
+        for target in row.targets:
+            if not (0 <= target.cell < cells and 0 <= target.part < parts):
+                raise BatchError(
+                    f"{row.name} points at part {target.part} of visual token {target.cell}, but its image has {cells} visual tokens and "
+                    f"the action head {parts} parts of each"
+                )
+        image = self._images.get(row.step.image_sha256[-1])
+        return PointedImage(image, row.targets, row.step.sampling.temperature or 1.0)
 
     def _segment_patches(self, segment: Segment) -> list[Patches]:
         """Patches of the images of a segment; each row must have been sampled with them."""
@@ -170,7 +191,7 @@ def _check_tokens(row: TrainRow, vocabulary: int) -> None:
         raise BatchError(f"{row.name} has no prompt: nothing predicts its first token")
     if min(prompt) < 0 or min(sampled, default=0) < 0 or max((*prompt, *sampled)) >= vocabulary:
         raise BatchError(f"{row.name} has a token that the model with {vocabulary} tokens does not know")
-    if any(not 0 <= start < end <= len(sampled) for start, end in row.trainable):
+    if any(not 0 <= start < end <= row.positions for start, end in row.trainable):
         raise BatchError(
             f"{row.name} has {len(sampled)} tokens, and {list(row.trainable)} of them are to be trained on"
         )
@@ -193,17 +214,27 @@ def _different_images(
     return torch.cat([pixels for pixels, _ in parts]), torch.stack([grid for _, grid in parts]), tuple(shown)
 
 
+def _last_grids(
+    segments: Sequence[Segment], patches: Sequence[Sequence[Patches]]
+) -> Iterator[tuple[TrainRow, Tensor | None]]:
+    """Each row, and the grid of the last image of its prompt."""
+    for segment, found in zip(segments, patches, strict=True):
+        for row in segment.rows:
+            shown = len(row.step.image_sha256)
+            yield row, found[shown - 1][1] if shown else None
+
+
 def _with_rows(tokens: PackedTokens, rows: Sequence[TrainRow]) -> TrainBatch:
     import torch
 
-    shape = (len(rows), max(len(row.step.token_ids_T) for row in rows))
+    shape = (len(rows), max(row.positions for row in rows))
     response_BR = np.zeros(shape, dtype=bool)
     trainable_BR = np.zeros(shape, dtype=bool)
     rollout_BR = np.zeros(shape, dtype=np.float32)
     for index, row in enumerate(rows):
         length = len(row.step.token_ids_T)
         response_BR[index, :length] = True
-        rollout_BR[index, :length] = row.step.logprobs_T
+        rollout_BR[index, : row.positions] = [*row.step.logprobs_T, *(target.logprob for target in row.targets)]
         for first, last in row.trainable:
             trainable_BR[index, first:last] = True
     return TrainBatch(

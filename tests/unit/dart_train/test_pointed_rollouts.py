@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 
 from dart_agent.grounding.acting.pointer import Pointer  # noqa: E402
 from dart_agent.types import FinishReason, Purpose, SamplingParams, StepRecord, StopReason, Trajectory  # noqa: E402
-from dart_train.grounding.rollouts import point_logprobs, pointed_steps, points_loss  # noqa: E402
+from dart_train.grounding.rollouts import pointed_steps, points_loss  # noqa: E402
+from dart_train.model.point_scores import point_logprobs  # noqa: E402
 from dart_train.objectives.settings import LossSettings  # noqa: E402
 from tests.unit.dart_agent.grounding_models import screen, small_model  # noqa: E402
 
