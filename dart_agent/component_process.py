@@ -5,12 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
 from dart_agent.errors import AgentError
 from dart_envs.errors import DartEnvError
 
 logger = logging.getLogger(__name__)
+
+
+async def run_together(*bodies: Coroutine[Any, Any, None]) -> None:
+    """Run bodies until all end, or the first one raises; the others are cancelled then."""
+    tasks = [asyncio.create_task(body) for body in bodies]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def run_until_signal(body: Awaitable[None]) -> int:

@@ -154,11 +154,7 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
         ConfigError: There is no such model, or it has no action head.
     """
     directory = resolve_checkpoint(name_or_path)
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    if config.get("model_type") not in ARCHITECTURES or "pointer_pad_token_id" not in config:
-        raise ConfigError(
-            f"{name_or_path} has no action head: train one with `python -m dart_train.grounding`, or take a checkpoint of GUI-Actor"
-        )
+    config = check_head(directory)
     weights = _head_weights(directory)
     patch_torch_extras()
     import torch
@@ -177,6 +173,26 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"cannot load a model with an action head from {name_or_path}: {error}") from error
     return GroundingModel(backbone.to(device).eval(), processor, head.to(device).eval(), str(settings["system"]))
+
+
+def check_head(directory: Path) -> dict[str, Any]:
+    """Check that a model has an action head, by its configuration alone.
+
+    Args:
+        directory: Directory of the model.
+
+    Returns:
+        Its configuration.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    if config.get("model_type") not in ARCHITECTURES or "pointer_pad_token_id" not in config:
+        raise ConfigError(
+            f"{directory} has no action head: train one with `python -m dart_train.grounding`, or take a checkpoint of GUI-Actor"
+        )
+    return config
 
 
 def has_head(directory: Path) -> bool:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
+from dart_agent.grounding.acting.following import FollowingPolicy
 from dart_agent.grounding.acting.planner import TransformersPlanner
 from dart_agent.grounding.acting.pointer import Pointer
 from dart_agent.grounding.acting.policy import GroundedPolicy, TargetFinder
 from dart_agent.grounding.acting.served_pointer import PointingWorkers, ServedPointer
 from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
-from dart_agent.grounding.model import load_grounding_model
+from dart_agent.grounding.model import GroundingModel, load_grounding_model
 from dart_agent.prompts.builder import PromptSpec
 from dart_agent.rollouts.episode_loop import EpisodeEnv
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
-from dart_agent.types import Policy
+from dart_agent.types import Policy, PolicyVersion
 from dart_envs.clock import SystemClock
+from dart_envs.observations.geometry import Coordinates
 from dart_envs.tasks import Task
 from dart_envs.types import Desktop
 from dart_server.wire import Clock
@@ -52,12 +55,14 @@ class OpenPolicies:
     """What a rollout worker needs of the policies of its episodes.
 
     make: the policy of one episode. kv_cache_usage: fraction of the key-value cache of the inference workers that is in use (mean over
-    those that serve, 1 where none does); None: there are none. workers: those that can be asked for points.
+    those that serve, 1 where none does); None: there are none. workers: those that can be asked for points. following: what loads new
+    versions in this process while the rollout worker runs; None: nothing does.
     """
 
     make: PolicyFactory
     kv_cache_usage: Callable[[], float | None] = lambda: None
     workers: PointingWorkers | None = None
+    following: FollowingPolicy | None = None
 
 
 @contextlib.asynccontextmanager
@@ -82,14 +87,18 @@ async def open_policy_factory(
         async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as policies:
             yield policies
         return
-    loaded = None if pointer.model == WORKERS else await asyncio.to_thread(_load_pointer, pointer)
     if kind == "transformers":
-        assert loaded is not None, "checked by check_pointer"
-        acting: Policy = GroundedPolicy(loaded[1], loaded[0], spec.coordinates)
-        yield OpenPolicies(lambda task, env: acting)
+        load = functools.partial(_load_policy, pointer, spec.coordinates)
+        acting = await asyncio.to_thread(
+            FollowingPolicy, load, pointer.model, pointer.version, pointer.served, clock or SystemClock()
+        )
+        yield OpenPolicies(lambda task, env: acting, following=acting if pointer.follow else None)
         return
+    loaded = None
+    if pointer.model != WORKERS:
+        loaded = Pointer(await asyncio.to_thread(_load_model, pointer, pointer.model))
     async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as planners:
-        finder = _finder(loaded[0] if loaded else None, planners)
+        finder = _finder(loaded, planners)
         yield OpenPolicies(
             lambda task, env: GroundedPolicy(planners.make(task, env), finder, spec.coordinates),
             planners.kv_cache_usage,
@@ -103,13 +112,19 @@ def _finder(loaded: Pointer | None, planners: OpenPolicies) -> TargetFinder:
     return ServedPointer(planners.workers)
 
 
-def _load_pointer(settings: PointerSettings) -> tuple[Pointer, TransformersPlanner]:
-    """The head, and its backbone as a policy."""
+def _load_policy(
+    settings: PointerSettings, coordinates: Coordinates, model: str, version: PolicyVersion
+) -> GroundedPolicy:
+    """A head, with its backbone as the planner."""
+    loaded = _load_model(settings, model)
+    return GroundedPolicy(TransformersPlanner(loaded, version, settings.max_context), Pointer(loaded), coordinates)
+
+
+def _load_model(settings: PointerSettings, model: str) -> GroundingModel:
     import torch
 
     torch.set_num_threads(settings.threads)
-    model = load_grounding_model(settings.model, settings.device)
-    return Pointer(model), TransformersPlanner(model, settings.version)
+    return load_grounding_model(model, settings.device)
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dart_agent.component_process import run_together
 from dart_agent.errors import (
     ConfigError,
     ContextExceededError,
@@ -325,7 +326,13 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
         await release_former_leases(
             farm, lease_labels(config.name, config.known_data_address), await data.kept_leases()
         )
-        await play_rollouts(config, clock, data, farm, policies.make, rewards=rewards)
+        following = policies.following
+        if following is not None:
+            await following.catch_up(data.latest_version)
+        await run_together(
+            play_rollouts(config, clock, data, farm, policies.make, rewards=rewards),
+            *(() if following is None else (following.follow(data.latest_version),)),
+        )
 
 
 async def play_rollouts(

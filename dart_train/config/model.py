@@ -25,6 +25,8 @@ class ModelSection(StrictModel):
         history_images: Screenshots in a prompt, where `history` is None; None: the prompt's own number, 5 for UI-TARS.
         history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
         min_pixels: Least pixels of a screenshot in a prompt; smaller screens are enlarged. None: the prompt's own.
+        pointer: Whether the policy at `path` has an action head: rollout workers plan and point with it (transformers, no vLLM), and it is
+            trained on its tokens and its points.
         max_pixels: Most pixels of a screenshot in a prompt; larger screens are shrunk. None: the prompt's own, 2.1 million for UI-TARS.
     """
 
@@ -35,9 +37,14 @@ class ModelSection(StrictModel):
     history: HistorySettings | None = None
     min_pixels: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
+    pointer: bool = False
 
     @model_validator(mode="after")
     def _exactly_one_source(self) -> ModelSection:
         if (self.preset is None) == (self.path is None):
             raise ValueError("give either `preset` or `path`, not both and not neither")
+        if self.pointer and self.path is None:
+            raise ValueError(
+                "pointer = true needs a policy with an action head: give its folder as `path`, not a preset"
+            )
         return self

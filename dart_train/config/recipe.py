@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from dart_agent.inference.decisions.weight_updates import UpdateMode
 from dart_agent.rewards.settings import RewardSettings
+from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.strict_model import StrictModel
 from dart_train.config.curation import CurationSection
 from dart_train.config.data import DataSection
@@ -123,6 +124,31 @@ class Recipe(StrictModel):
                 "leave inference.update_mode out, or choose another rollout.scheduling"
             )
         return self
+
+    @model_validator(mode="after")
+    def _head_can_act_and_train(self) -> Recipe:
+        if not self.model.pointer:
+            return self
+        train = self.train
+        fixes = {
+            "set warmup.enabled = false": self.warmup.enabled,
+            "leave train.lora_rank out": train.lora_rank is not None,
+            "set train.kl_coefficient = 0": train.kl_coefficient > 0,
+            "set train.processes = 1": train.processes > 1,
+            'set rollout.scheduling = "rollout-per-worker"': self.update_mode is UpdateMode.GLOBAL,
+            "set eval.baseline_episodes = 0": self.eval.baseline_episodes > 0,
+        }
+        needed = [fix for fix, wrong in fixes.items() if wrong]
+        if needed:
+            raise ValueError(
+                f"model.pointer trains all weights in one process and acts without inference workers: {', '.join(needed)}"
+            )
+        return self
+
+    @property
+    def acting_policy(self) -> PolicyKind:
+        """What acts in training and evaluation: inference workers, or the rollout workers' own model with its action head."""
+        return "transformers" if self.model.pointer else "vllm"
 
     @property
     def update_mode(self) -> UpdateMode:

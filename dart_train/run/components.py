@@ -14,6 +14,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from dart_agent.grounding.acting.following import read_served_versions
+from dart_agent.grounding.acting.settings import PointerSettings
 from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig, UpdateSection
@@ -213,10 +215,41 @@ def rollout_workers(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> list
     workers, desktops = recipe.desktops.workers, recipe.desktops.count
     names = [f"rollout-{policy}"] if workers == 1 else [f"rollout-{policy}-{number}" for number in range(workers)]
     shares = [desktops * (number + 1) // workers - desktops * number // workers for number in range(workers)]
-    return [_rollout_worker(recipe, paths, policy, name, share) for name, share in zip(names, shares, strict=True)]
+    return [
+        _rollout_worker(recipe, paths, policy, name, share, number)
+        for number, (name, share) in enumerate(zip(names, shares, strict=True))
+    ]
 
 
-def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: str, count: int) -> ComponentSpec:
+def pointer_settings(recipe: Recipe, paths: RunPaths, name: str, number: int) -> PointerSettings:
+    """Derive how a rollout worker acts with its own model; what an earlier process of its name served is forgotten.
+
+    Args:
+        recipe: The recipe.
+        paths: The run folder; it exists.
+        name: Name of the rollout worker.
+        number: Its number, by which the GPUs of `inference.devices` are given in turn.
+
+    Returns:
+        The settings of its head.
+    """
+    section = recipe.inference
+    served = paths.served_versions / f"{name}.json"
+    served.parent.mkdir(exist_ok=True)
+    served.unlink(missing_ok=True)
+    return PointerSettings(
+        model=str(start_model(recipe, paths)),
+        device=f"cuda:{section.devices[number % len(section.devices)]}" if section.devices else "cpu",
+        threads=section.threads,
+        max_context=section.max_model_len,
+        follow=True,
+        served=served,
+    )
+
+
+def _rollout_worker(
+    recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: str, count: int, number: int
+) -> ComponentSpec:
     desktops, rollout = recipe.desktops, recipe.rollout
     limits = EpisodeLimits()
     if policy != "oracle":
@@ -255,6 +288,7 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
         images=image_location(recipe, paths),
         folder=paths.root,
         addresses=paths.addresses if policy in ("vllm", "blank") else None,
+        pointer=pointer_settings(recipe, paths, name, number) if policy == "transformers" else None,
         screens=paths.screens if policy == "oracle" else None,
         metrics=paths.metrics,
         on_parse_error=recipe.rollout.on_parse_error,
@@ -265,7 +299,7 @@ def _rollout_worker(recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: s
 
 
 async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
-    """Ask every inference worker for its policy version.
+    """Ask every inference worker for its policy version, or read those of rollout workers that act with their own model.
 
     Args:
         paths: The run folder.
@@ -275,7 +309,10 @@ async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
 
     Raises:
         WorkerError: A worker does not answer.
+        FileNotFoundError: The workers are starting.
     """
+    if paths.served_versions.is_dir():
+        return read_served_versions(paths.served_versions)
     found = []
     for address in read_addresses(paths.addresses):
         async with WorkerClient(address.name, address.directory) as client:

@@ -235,7 +235,7 @@ class Run:
         async with self.data_manager(), self._open_farm(self.recipe, self.progress.note, self.clock):
             await self._start_tracking()
             await self.faults.start()
-            async with self._policy("vllm"):
+            async with self._policy(self.recipe.acting_policy):
                 await self._stage(phases.TRAIN, self._train)
 
     async def run_evaluation(self, evaluation: PhaseSpec, version: VersionRecord | None) -> list[EpisodeResult]:
@@ -252,7 +252,7 @@ class Run:
             if evaluation.name not in self.state.stages_s:
                 async with self._open_farm(self.recipe, self.progress.note, self.clock):
                     await self.faults.start()
-                    async with self._policy("vllm"):
+                    async with self._policy(self.recipe.acting_policy):
                         if version is not None:
                             await self.client.publish_version(version)
                         await self._stage(evaluation.name, lambda: self._evaluate(evaluation))
@@ -287,8 +287,9 @@ class Run:
         """The rollout workers with their policy, and the inference workers where the policy needs them."""
         started: list[Component] = []
         try:
+            if kind not in ("oracle", "random"):
+                await self._publish_first_version()
             if kind in ("vllm", "blank"):
-                await self._publish_warm_start()
                 started.append(await self.launcher.start(components.inference(self.recipe, self.paths)))
             for worker in components.rollout_workers(self.recipe, self.paths, kind):
                 started.append(await self.launcher.start(worker))
@@ -303,7 +304,7 @@ class Run:
         if (tracking := components.tracking(self.recipe, self.paths)) is not None:
             await self.launcher.start(tracking)
 
-    async def _publish_warm_start(self) -> None:
+    async def _publish_first_version(self) -> None:
         if await self.client.latest_version() is None:
             await self.client.publish_version(
                 VersionRecord(version=0, path=str(components.start_model(self.recipe, self.paths)))
@@ -414,7 +415,7 @@ class Run:
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _wait_for_newest_version(self) -> None:
-        """Wait until every inference worker has the newest version, so that an evaluation judges one policy."""
+        """Wait until whatever acts has the newest version, so that an evaluation judges one policy."""
         newest = await self.client.latest_version()
         if newest is not None:
             await self._waits().for_version(newest.version)

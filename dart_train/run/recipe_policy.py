@@ -10,6 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dart_agent.errors import ConfigError
+from dart_agent.grounding.acting.settings import tell_of_targets
+from dart_agent.grounding.model import check_head
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompts.builder import preset
 from dart_train.config import Recipe
@@ -85,6 +87,7 @@ def problems(recipe: Recipe) -> list[str]:
         facts = read_checkpoint_info(resolve_checkpoint(recipe.model.path))
     except ConfigError as error:
         return [*found, f"model.path: {error}"]
+    found += _head_problems(recipe)
     return [*found, *_prompt_problems(recipe, facts)]
 
 
@@ -136,6 +139,19 @@ def _prompt_problems(recipe: Recipe, facts: CheckpointInfo) -> list[str]:
             "choose another model.prompt"
         )
     return found
+
+
+def _head_problems(recipe: Recipe) -> list[str]:
+    if not recipe.model.pointer:
+        return []
+    try:
+        check_head(resolve_checkpoint(recipe.model.path or ""))
+        tell_of_targets(preset(recipe_prompt(recipe)))
+    except ConfigError as error:
+        return [f"model.pointer: {error}"]
+    except ValueError as error:
+        return [f"model.prompt: {error}"]
+    return []
 
 
 def _device_problems(recipe: Recipe) -> list[str]:

@@ -2,7 +2,8 @@
 
 Role: `TransformersPlanner` is a `Policy` that samples token by token. Rule: prompts continue the exact ids of earlier turns, as in the
 inference workers (`dart_agent.prompts.exact_prefix`); log-probs are those of the distribution that was drawn from, at temperature 0
-those of temperature 1. One answer at a time. Non-goals: throughput (`dart_agent.inference`), new weights while it runs.
+those of temperature 1. One answer at a time. Non-goals: throughput (`dart_agent.inference`), new weights
+(`dart_agent.grounding.acting.following`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ContextExceededError
 from dart_agent.grounding.acting.pointer import request_seed
+from dart_agent.grounding.acting.settings import MAX_CONTEXT
 from dart_agent.grounding.model import GroundingModel
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import prompt_ids
@@ -24,7 +26,6 @@ from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingPa
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-MAX_CONTEXT = 4096
 WORKER = "transformers"
 _IMAGE, _END = "<|image_pad|>", "<|im_end|>"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from pydantic import Field
 
@@ -12,6 +13,7 @@ from dart_agent.strict_model import StrictModel
 
 PLANNERS = ("transformers", "vllm", "endpoint")
 """Kinds of policies that can describe targets."""
+MAX_CONTEXT = 4096
 
 
 WORKERS = "workers"
@@ -27,12 +29,18 @@ class PointerSettings(StrictModel):
         device: Name of the torch device.
         version: Policy version of its weights.
         threads: CPU threads of torch.
+        max_context: Most tokens of a prompt and its answer (policy `transformers`).
+        follow: Whether every version that is published is loaded while the worker runs (policy `transformers`).
+        served: File that says which version acts; None: there is none.
     """
 
     model: str
     device: str = "cpu"
     version: int = Field(default=0, ge=0)
     threads: int = Field(default=1, ge=1)
+    max_context: int = Field(default=MAX_CONTEXT, ge=64)
+    follow: bool = False
+    served: Path | None = None
 
 
 def tell_of_targets(spec: PromptSpec) -> PromptSpec:
@@ -77,4 +85,6 @@ def check_pointer(policy: str, pointer: PointerSettings | None, spec: PromptSpec
         raise ValueError(
             f"pointer {WORKERS} is the head of inference workers, which policy {policy} has not: name a model"
         )
+    if pointer.follow and policy != "transformers":
+        raise ValueError(f"pointer.follow loads head and planner together: set policy transformers instead of {policy}")
     tell_of_targets(spec)

@@ -56,7 +56,8 @@ def find_targets(answer: str) -> list[TargetSpan]:
         answer: What the planner said.
 
     Returns:
-        In the order of the answer, none where every box holds coordinates. A description that is longer than `MAX_TARGET` is left out.
+        In the order of the answer, none where every box holds coordinates. A description that is longer than `MAX_TARGET` or spells a
+        special token, which no question may hold, is left out.
     """
     marks = list(_ACTION.finditer(answer))
     if not marks:
@@ -64,7 +65,8 @@ def find_targets(answer: str) -> list[TargetSpan]:
     found = []
     for box in _ARGUMENT.finditer(answer, marks[-1].end()):
         value = box["value"] or ""
-        if re.search(r"[^\W\d_]", _MARKS.sub("", value)) and len(value) <= MAX_TARGET:
+        words = _MARKS.sub("", value)
+        if re.search(r"[^\W\d_]", words) and "<|" not in words and len(value) <= MAX_TARGET:
             found.append(TargetSpan(value.strip(), box.start("value"), box.end("value")))
     return found
 

@@ -107,9 +107,9 @@ def plan_stages(recipe: Recipe) -> tuple[PlannedStage, ...]:
     Returns:
         Them, in order.
     """
-    stages = [PlannedStage(name, "vllm") for name in (EVAL_BEFORE, TRAIN, EVAL_AFTER)]
+    stages = [PlannedStage(name, recipe.acting_policy) for name in (EVAL_BEFORE, TRAIN, EVAL_AFTER)]
     if recipe.eval.test_episodes:
-        stages.append(PlannedStage(TEST, "vllm"))
+        stages.append(PlannedStage(TEST, recipe.acting_policy))
     if recipe.warmup.enabled:
         stages.insert(0, PlannedStage(WARM_START))
         if recipe.demos.per_family:
