@@ -206,7 +206,7 @@ class StopReason(StrEnum):
     EVALUATOR_ERROR = "evaluator_error"
     """The evaluator raised; masked."""
     REWARD_ERROR = "reward_error"
-    """The program or the judge model that rewards the episode gave no verdict; masked."""
+    """The program or the judge model that rewards the episode is at fault, and gave no verdict; masked."""
     CANCELLED = "cancelled"
     """The caller stopped the episode; masked."""
 

@@ -141,9 +141,9 @@ class EndpointPolicy:
             raise RequestRejected(f"{self._settings.base_url} refused (status {reply.status_code}): {detail}")
         try:
             choice = reply.json()["choices"][0]
-            text = str(choice["message"]["content"] or "")
+            text = str(choice["message"].get("content") or "")  # a model that refuses, or is filtered, may say nothing
             reason = choice.get("finish_reason")
-        except (ValueError, KeyError, IndexError, TypeError):
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             detail = self._without_key(reply.text)[:_MAX_DETAIL]
             raise WorkerError(f"its answer is no chat completion: {detail}", RequestFailure.ENGINE) from None
         return Completion(

@@ -2,27 +2,32 @@
 
 Role: asks a vision model behind an OpenAI-compatible endpoint whether an episode did its task. Rule: it sees the instruction, how the
 episode ended and its last screenshots, and nothing that the policy wrote, which could talk it into anything; the last line of its answer
-is exactly `VERDICT: success` or `VERDICT: failure`, once, and everything else is no verdict. An endpoint that fails is asked again as
-`dart_agent.inference.decisions.retries` says. Non-goals: evidence; a judge errs, and a policy learns to look successful to it, so that its
-rewards are marked as such everywhere.
+is exactly `VERDICT: success` or `VERDICT: failure`, once, and any other answer scores 0 with its cause: the screen, where the policy
+writes, made the model answer so. An endpoint that fails is asked again as `dart_agent.inference.decisions.retries` says, and is then at
+fault. An endpoint that refuses the question is asked about black screens (`control`). Non-goals: evidence; a judge errs, and a policy
+learns to look successful to it, so that its rewards are marked as such everywhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import numpy as np
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy
-from dart_agent.errors import PolicyUnavailableError
+from dart_agent.errors import PolicyUnavailableError, RequestRejected
+from dart_agent.rewards.control import ask_with_control
 from dart_agent.rewards.settings import JudgeSettings
-from dart_agent.rewards.source import EndedEpisode, RewardError, Verdict, prepare_task
-from dart_agent.types import FinishReason, PolicyRequest, RewardKind, SamplingParams
+from dart_agent.rewards.source import EndedEpisode, EpisodeRefusedError, RewardError, Verdict, prepare_task
+from dart_agent.types import Completion, FinishReason, PolicyRequest, RewardKind, SamplingParams
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.tasks import Task
+from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 
 SYSTEM_PROMPT = (
@@ -77,9 +82,34 @@ class JudgeReward:
     async def reward(self, ended: EndedEpisode) -> Verdict:
         """Ask the model about an episode."""
         screens = ended.last_screens(self._settings.screenshots)
+        black = [np.zeros_like(ended.final_screen)] * self._settings.screenshots
+        return await ask_with_control(
+            lambda: self._judge(ended, screens),
+            lambda: self._ask(ended, black, "The agent says that the task is done."),
+        )
+
+    async def _judge(self, ended: EndedEpisode, screens: Sequence[RgbImage]) -> Verdict:
+        completion = await self._ask(ended, screens, _ENDS.get(ended.trajectory.end.value, "A limit ended it."))
+        details = {
+            "judge": self._settings.model,
+            "screenshots": len(screens),
+            "prompt_sha256": PROMPT_SHA256,
+            "answer": completion.text[-_TOLD_REASON:],
+        }
+        if completion.finish_reason is FinishReason.LENGTH:
+            limit = self._settings.max_tokens
+            cause = f"the answer was cut off after {limit} tokens: raise reward.judge.max_tokens if this is frequent"
+            return Verdict(0.0, details, cause)
+        try:
+            return Verdict(parse_verdict(completion.text), details)
+        except ValueError as error:
+            return Verdict(0.0, details, str(error))
+
+    async def _ask(self, ended: EndedEpisode, screens: Sequence[RgbImage], end: str) -> Completion:
+        """The model's answer. Raises EpisodeRefusedError where the endpoint refuses the question, RewardError where it does not answer."""
         question = (
-            f"Task: {ended.task.instruction}\n\nThe episode ended after {len(ended.trajectory.steps_S)} steps. "
-            f"{_ENDS.get(ended.trajectory.end.value, 'A limit ended it.')} Its last {len(screens)} screenshots:"
+            f"Task: {ended.task.instruction}\n\nThe episode ended after {len(ended.trajectory.steps_S)} steps. {end} "
+            f"Its last {len(screens)} screenshots:"
         )
         content: list[dict[str, Any]] = [{"type": "text", "text": question}, *({"type": "image"} for _ in screens)]
         request = PolicyRequest(
@@ -89,22 +119,11 @@ class JudgeReward:
             f"{ended.trajectory.rollout_id}.judge",
         )
         try:
-            completion = await self._endpoint.complete(request)
+            return await self._endpoint.complete(request)
+        except RequestRejected as error:
+            raise EpisodeRefusedError(str(error)) from None
         except PolicyUnavailableError as error:
             raise RewardError(str(error)) from None
-        if completion.finish_reason is FinishReason.LENGTH:
-            raise RewardError(
-                f"the answer was cut off after {self._settings.max_tokens} tokens: raise reward.judge.max_tokens"
-            )
-        return Verdict(
-            parse_verdict(completion.text),
-            {
-                "judge": self._settings.model,
-                "screenshots": len(screens),
-                "prompt_sha256": PROMPT_SHA256,
-                "answer": completion.text[-_TOLD_REASON:],
-            },
-        )
 
 
 def parse_verdict(answer: str) -> float:
@@ -117,10 +136,10 @@ def parse_verdict(answer: str) -> float:
         1 for success, 0 for failure.
 
     Raises:
-        RewardError: The last line is no verdict, or another one is, too.
+        ValueError: The last line is no verdict, or another one is, too.
     """
     lines = [line.strip() for line in answer.strip().splitlines()] or [""]
     found = _VERDICT.fullmatch(lines[-1])
     if found is None or sum("VERDICT:" in line for line in lines) != 1:
-        raise RewardError(f"the last line must be the only verdict, and the answer ends with {lines[-1][:120]!r}")
+        raise ValueError(f"the last line must be the only verdict, and the answer ends with {lines[-1][:120]!r}")
     return 1.0 if found[1] == "success" else 0.0

@@ -8,7 +8,8 @@ r"""The reward that a user's program gives.
 
 Role: runs the program once for each episode. Rule: argv only, no shell, a process group of its own that is killed after the time limit and
 when the worker stops; at most `MAX_OUTPUT_BYTES` of output are read. Everything else than the above is no verdict, and the cause says what
-it was: whether the program did not start, took too long, failed, said too much, or said something else. Non-goals: trust; the program runs
+it was: whether the program did not start, took too long, failed, said too much, or said something else. The record holds what the policy
+wrote: a program that starts and fails is run on a control record (`control`). Non-goals: trust; the program runs
 as the user of the rollout worker.
 """
 
@@ -20,14 +21,19 @@ import contextlib
 import json
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from dart_agent.rewards.control import ask_with_control
 from dart_agent.rewards.settings import ProgramSettings
-from dart_agent.rewards.source import EndedEpisode, RewardError, Verdict, prepare_task
-from dart_agent.types import RewardKind
+from dart_agent.rewards.source import EndedEpisode, EpisodeRefusedError, RewardError, Verdict, prepare_task
+from dart_agent.types import RewardKind, StopReason
 from dart_envs.clock import SYSTEM_CLOCK, wait_for
 from dart_envs.observations.transforms import encode_png
 from dart_envs.tasks import Task
+from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 
 MAX_OUTPUT_BYTES = 65_536
@@ -57,18 +63,27 @@ class ProgramReward:
 
     async def reward(self, ended: EndedEpisode) -> Verdict:
         """Run the program on an episode."""
-        record = await asyncio.to_thread(self._record, ended)
-        return parse_reply(await self._run(record))
+        return await ask_with_control(
+            lambda: self._judge(ended, episode_record, ended.last_screens),
+            lambda: self._judge(ended, control_record, lambda _count: [np.zeros_like(ended.final_screen)]),
+        )
 
-    def _record(self, ended: EndedEpisode) -> bytes:
-        count = self._settings.screenshots
-        record = episode_record(ended)
-        screens = ended.last_screens(count) if count else []
-        record["screenshots_png"] = [base64.b64encode(encode_png(screen)).decode("ascii") for screen in screens]
-        return json.dumps(record).encode("utf-8") + b"\n"
+    async def _judge(
+        self,
+        ended: EndedEpisode,
+        record_of: Callable[[EndedEpisode], dict[str, Any]],
+        last_screens: Callable[[int], list[RgbImage]],
+    ) -> Verdict:
+        def encode() -> bytes:
+            count = self._settings.screenshots
+            pngs = [encode_png(screen) for screen in (last_screens(count) if count else [])]
+            record = record_of(ended) | {"screenshots_png": [base64.b64encode(png).decode("ascii") for png in pngs]}
+            return json.dumps(record).encode("utf-8") + b"\n"
+
+        return parse_reply(await self._run(await asyncio.to_thread(encode)))
 
     async def _run(self, record: bytes) -> bytes:
-        """Standard output of one run. Raises RewardError."""
+        """Standard output of one run. Raises RewardError where the program does not start, EpisodeRefusedError where it fails."""
         argv = self._settings.argv
         pipe = asyncio.subprocess.PIPE
         try:
@@ -80,7 +95,7 @@ class ProgramReward:
         try:
             output, said = await wait_for(self._clock, self._settings.timeout_s, _converse(process, record))
         except TimeoutError:
-            raise RewardError(
+            raise EpisodeRefusedError(
                 f"{argv[0]} took more than {self._settings.timeout_s:g} s: make it faster, or raise reward.program.timeout_s"
             ) from None
         finally:
@@ -89,12 +104,14 @@ class ProgramReward:
             await process.wait()
         if process.returncode != 0:
             told = said.decode("utf-8", "replace").strip()[-_TOLD_STDERR:]
-            raise RewardError(f"{argv[0]} ended with exit code {process.returncode}: {told or 'it said nothing'}")
+            raise EpisodeRefusedError(
+                f"{argv[0]} ended with exit code {process.returncode}: {told or 'it said nothing'}"
+            )
         return output
 
 
 async def _converse(process: asyncio.subprocess.Process, record: bytes) -> tuple[bytes, bytes]:
-    """Send the record, read both outputs, and wait for the end. Raises RewardError where standard output is too long."""
+    """Send the record, read both outputs, and wait for the end. Raises EpisodeRefusedError where standard output is too long."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -111,7 +128,7 @@ async def _converse(process: asyncio.subprocess.Process, record: bytes) -> tuple
         said = group.create_task(_read(process.stderr))
     await process.wait()
     if len(output.result()) > MAX_OUTPUT_BYTES:
-        raise RewardError(f"the program wrote more than {MAX_OUTPUT_BYTES} bytes: it answers one line")
+        raise EpisodeRefusedError(f"the program wrote more than {MAX_OUTPUT_BYTES} bytes: it answers one line")
     return output.result(), said.result()
 
 
@@ -152,6 +169,24 @@ def episode_record(ended: EndedEpisode) -> dict[str, Any]:
     }
 
 
+def control_record(ended: EndedEpisode) -> dict[str, Any]:
+    """Describe an episode of the same task in which the agent said at once that it is done.
+
+    Args:
+        ended: The episode that was played.
+
+    Returns:
+        JSON values, without screenshots; nothing in them is the policy's doing.
+    """
+    return episode_record(ended) | {
+        "stop": StopReason.DONE.value,
+        "end": StopReason.DONE.end.value,
+        "duration_s": 1.0,
+        "steps": [{"index": 0, "text": "", "action": {"type": "done"}, "parse_error": None}],
+        "evaluator": {"reward": 0.0, "outcome": {}} if ended.task.active_evaluators else None,
+    }
+
+
 def parse_reply(output: bytes) -> Verdict:
     """Read the verdict of a program.
 
@@ -162,7 +197,8 @@ def parse_reply(output: bytes) -> Verdict:
         The verdict.
 
     Raises:
-        RewardError: It is no verdict, or says that there is none.
+        EpisodeRefusedError: It is no verdict.
+        RewardError: It says that there is none.
     """
     try:
         lines = output.decode("utf-8").strip().splitlines()
@@ -171,12 +207,12 @@ def parse_reply(output: bytes) -> Verdict:
         reply = None
     if not isinstance(reply, dict) or not {"reward"} <= reply.keys() <= _KEYS:
         shown = output[:_TOLD_STDERR].decode("utf-8", "replace").strip()
-        raise RewardError(f'the program must answer one line like {{"reward": 0.5}}, and answered {shown!r}')
+        raise EpisodeRefusedError(f'the program must answer one line like {{"reward": 0.5}}, and answered {shown!r}')
     reward, details = reply["reward"], reply.get("details", {})
     if reward is None:
         raise RewardError(str(reply.get("cause") or "the program gives no verdict"))
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not 0.0 <= reward <= 1.0:
-        raise RewardError(f"the program must answer a reward between 0 and 1, not {reward!r}")
+        raise EpisodeRefusedError(f"the program must answer a reward between 0 and 1, not {reward!r}")
     if not isinstance(details, dict):
-        raise RewardError(f"the details of a reward are a JSON object, not {details!r}")
+        raise EpisodeRefusedError(f"the details of a reward are a JSON object, not {details!r}")
     return Verdict(float(reward), {"program": details})

@@ -22,7 +22,7 @@ class ProgramSettings(StrictModel):
 
     Attributes:
         argv: The program and its arguments; no shell reads them.
-        timeout_s: Seconds until it is killed, and the episode masked.
+        timeout_s: Seconds until it is killed.
         screenshots: Latest different screens that it is given as PNG; 0: none.
     """
 

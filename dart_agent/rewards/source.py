@@ -1,13 +1,15 @@
 """The interface of reward sources.
 
 Role: `RewardSource`, the ended episode that it is given, the verdict that it answers, and `reward_episode`, which applies one. Rule: a
-source that gives no verdict raises `RewardError`; the episode is then masked with that cause and is never a success or a failure. What the
-environment has decided stays decided: a masked episode stays masked, and a desktop that the policy broke scores 0, whatever the source.
-Every trajectory names its source. Non-goals: the sources themselves, which episodes a source judges (`settings`).
+source that is at fault raises `RewardError`; the episode is then masked with that cause and is never a success or a failure. A failure
+that the policy caused scores 0 with its cause (`control`). What the environment has decided stays decided: a masked episode stays masked,
+and a desktop that the policy broke scores 0, whatever the source. Every trajectory names its source. Non-goals: the sources themselves,
+which episodes a source judges (`settings`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -19,9 +21,15 @@ from dart_envs.tasks import Scoring, Task
 from dart_envs.types import EndReason, RgbImage
 from dart_server.wire import Clock
 
+log = logging.getLogger(__name__)
+
 
 class RewardError(Exception):
     """A reward source gave no verdict; the message says why, and what to do about it."""
+
+
+class EpisodeRefusedError(RewardError):
+    """A reward source is there, and failed on this episode: the source may be at fault, or what the policy left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +83,12 @@ class Verdict:
     Attributes:
         reward: In [0, 1].
         details: What it judged by, as JSON values; stored with the trajectory.
+        cause: Why the reward is 0 although the source judged nothing; None: it judged.
     """
 
     reward: float
     details: Mapping[str, Any] = field(default_factory=dict)
+    cause: str | None = None
 
 
 class RewardSource(Protocol):
@@ -142,7 +152,8 @@ async def reward_episode(source: RewardSource, ended: EndedEpisode, clock: Clock
         clock: What measures how long that takes.
 
     Returns:
-        Its trajectory with the reward and its source; without a reward, and with the cause, where the source gave no verdict.
+        Its trajectory with the reward and its source; without a reward, and with the cause, where the source was at fault; with 0 and
+        the cause where the policy made it fail.
     """
     trajectory = replace(ended.trajectory, reward_source=source.kind)
     if trajectory.end.masked or trajectory.end is EndReason.BROKE_DESKTOP:
@@ -154,6 +165,9 @@ async def reward_episode(source: RewardSource, ended: EndedEpisode, clock: Clock
         info = {**trajectory.info, "reward_s": clock.monotonic() - began_s}
         cause = f"{source.kind.value}: {error}"
         return replace(trajectory, reward=None, stop=StopReason.REWARD_ERROR, cause=cause, info=info)
+    if verdict.cause is not None:
+        trajectory = replace(trajectory, cause=f"{source.kind.value}: {verdict.cause}")
+        log.warning("%s scores 0: %s", trajectory.rollout_id, trajectory.cause)
     if not verdict.details:
         return replace(trajectory, reward=verdict.reward)
     info = {**trajectory.info, "verdict": dict(verdict.details), "reward_s": clock.monotonic() - began_s}

@@ -88,7 +88,7 @@ async def test_a_program_reads_the_record_of_the_episode_and_gives_its_reward(tm
         ("import subprocess, time; subprocess.Popen(['sleep', '60'])", "took more than 0.3 s"),
     ],
 )
-async def test_a_program_without_a_verdict_masks_the_episode_with_its_cause(
+async def test_a_program_that_fails_on_every_episode_masks_the_episode_with_its_cause(
     text: str, cause: str, tmp_path: Path
 ) -> None:
     limit_s = 0.3 if "0.3" in cause else 60.0
@@ -99,6 +99,39 @@ async def test_a_program_without_a_verdict_masks_the_episode_with_its_cause(
     assert trajectory.cause is not None
     assert trajectory.cause.startswith("program: ")
     assert cause in trajectory.cause
+
+
+FAILS_ON_TEXT = "import json, sys, time\nsays = [step['text'] for step in json.load(sys.stdin)['steps']]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("if any(says): sys.exit('what is this?')", "exit code 1: what is this?"),
+        ("if any(says): time.sleep(60)", "took more than 3 s"),
+        ("if any(says): print('x')", "must answer one line"),
+        ("if any(says): print('x' * 100_000)", "more than 65536 bytes"),
+    ],
+)
+async def test_a_policy_whose_text_makes_the_program_fail_scores_0_with_the_cause(
+    text: str, cause: str, tmp_path: Path
+) -> None:
+    fails = f"{FAILS_ON_TEXT}{text}\nelse: print(json.dumps({{'reward': 1}}))\n"
+    trajectory = await play(RealTime(program(tmp_path, fails, timeout_s=3, screenshots=1)))
+    assert (trajectory.reward, trajectory.stop, trajectory.end.masked) == (0.0, StopReason.DONE, False)
+    assert (trajectory.cause or "").startswith("program: ")
+    assert cause in (trajectory.cause or "")
+
+
+async def test_a_failure_of_the_program_that_passes_costs_nothing(tmp_path: Path) -> None:
+    once = (
+        "import pathlib, sys\n"
+        f"mark = pathlib.Path({str(tmp_path / 'mark')!r})\n"
+        "if not mark.exists(): mark.touch(); sys.exit('disk full')\n"
+        "print('{\"reward\": 0.5}')\n"
+    )
+    trajectory = await play(program(tmp_path, once))
+    assert (trajectory.reward, trajectory.cause) == (0.5, None)
 
 
 class RealTime:
@@ -125,7 +158,7 @@ class FakeJudgeHandler(LocalHandler):
         if self.refused():
             return
         self.server.asked.append(asked)
-        choice = {"message": {"content": self.server.answers.pop(0)}, "finish_reason": "stop"}
+        choice = {"message": {"content": self.server.answers.pop(0)}, "finish_reason": self.server.finish_reason}
         self.answer(200, json.dumps({"choices": [choice]}).encode())
 
 
@@ -136,6 +169,7 @@ class FakeJudgeServer(LocalServer):
         super().__init__(FakeJudgeHandler)
         self.asked: list[dict[str, Any]] = []
         self.answers: list[str] = []
+        self.finish_reason = "stop"
 
 
 @pytest.fixture
@@ -178,14 +212,15 @@ async def test_a_judge_sees_instruction_and_screens_and_its_verdict_is_marked(ju
         'The screen says "VERDICT: success".\nVERDICT: success',
     ],
 )
-async def test_a_judge_without_a_strict_verdict_masks_and_is_no_success(
+async def test_a_judge_without_a_strict_verdict_scores_0_with_the_cause(
     answer: str, judge_server: FakeJudgeServer
 ) -> None:
     judge_server.answers = [answer]
     async with JudgeReward(judge_settings(judge_server), clock=FakeClock()) as judge:
         trajectory = await play(judge)
-    assert (trajectory.reward, trajectory.stop) == (None, StopReason.REWARD_ERROR)
+    assert (trajectory.reward, trajectory.stop) == (0.0, StopReason.DONE)
     assert trajectory.reward_source is RewardKind.JUDGE
+    assert trajectory.info["verdict"]["answer"] == answer
     assert (trajectory.cause or "").startswith("judge: the last line must be the only verdict")
 
 
@@ -193,11 +228,47 @@ async def test_a_judge_that_does_not_answer_masks_with_its_own_cause(judge_serve
     judge_server.statuses = [500, 500]
     async with JudgeReward(judge_settings(judge_server, max_attempts=2), clock=FakeClock()) as judge:
         trajectory = await play(judge)
-        judge_server.statuses = [401]
+        judge_server.statuses = [401, 401]
         refused = await play(judge)
-    assert (trajectory.reward, trajectory.stop) == (None, StopReason.REWARD_ERROR)
-    assert "judge: " in (trajectory.cause or "")
+    for masked in (trajectory, refused):
+        assert (masked.reward, masked.stop) == (None, StopReason.REWARD_ERROR)
+        assert (masked.cause or "").startswith("judge: ")
     assert "refused (status 401)" in (refused.cause or "")
+
+
+class FakeFilterHandler(FakeJudgeHandler):
+    """Refuses what is not black with 400, as the filters of hosted models refuse a screen for what it shows."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(asked)
+        urls = [part["image_url"]["url"] for part in asked["messages"][1]["content"] if part["type"] == "image_url"]
+        pictures = [Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))) for url in urls]
+        if any(np.asarray(picture).any() for picture in pictures):
+            self.answer(400, b'{"error": {"code": "content_filter"}}')
+        else:
+            choice = {"message": {}, "finish_reason": "content_filter"}
+            self.answer(200, json.dumps({"choices": [choice]}).encode())
+
+
+async def test_a_screen_that_the_judge_refuses_scores_0_because_black_ones_are_not_refused() -> None:
+    server = FakeJudgeServer()
+    server.RequestHandlerClass = FakeFilterHandler
+    with serving(server):
+        async with JudgeReward(judge_settings(server, screenshots=2), clock=FakeClock()) as judge:
+            trajectory = await play(judge)
+    assert (trajectory.reward, trajectory.stop) == (0.0, StopReason.DONE)
+    assert "refused (status 400)" in (trajectory.cause or "")
+    images = [sum(part["type"] == "image_url" for part in asked["messages"][1]["content"]) for asked in server.asked]
+    assert images == [2, 2, 2]
+
+
+async def test_an_answer_that_was_cut_off_scores_0_with_the_cause(judge_server: FakeJudgeServer) -> None:
+    judge_server.answers, judge_server.finish_reason = ["I count the words on the screen: one, two"], "length"
+    async with JudgeReward(judge_settings(judge_server), clock=FakeClock()) as judge:
+        trajectory = await play(judge)
+    assert (trajectory.reward, trajectory.stop) == (0.0, StopReason.DONE)
+    assert "cut off after 1024 tokens" in (trajectory.cause or "")
 
 
 async def test_what_the_environment_decided_stays_decided(judge_server: FakeJudgeServer) -> None:
