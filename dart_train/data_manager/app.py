@@ -2,8 +2,9 @@
 
 Role: one route per operation of `service.DataManager`; waits for work and for batches. Rule: operations run one after the other, so that
 the database has one writer, and on a thread, so that the event loop stays free; only those that touch a few rows of a local file run on
-the event loop, when nothing else runs; a refusal is 409 with a sentence, a malformed body 422, and a database that is away 503, after
-which the client tries again; what every episode calls does not pass through the framework's routing (`HotRoutes`). Non-goals: decisions.
+the event loop, when nothing else runs, and again on the thread where another process has locked the file; a refusal is 409 with a
+sentence, a malformed body 422, and a database that is away 503, after which the client tries again; what every episode calls does not
+pass through the framework's routing (`HotRoutes`). Non-goals: decisions.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from dart_envs.clock import SYSTEM_CLOCK, timeout, wait_first
 from dart_server.wire import Clock
 from dart_train.data_manager.scheduler import Answers
 from dart_train.data_manager.service import DataManager
+from dart_train.data_manager.store.database import DatabaseLockedError
 
 log = logging.getLogger(__name__)
 _Args = ParamSpec("_Args")
@@ -114,11 +116,12 @@ class _SerialExecutor:
     """Runs operations one after the other, and notifies a waiting trainer of changes.
 
     Args:
-        here: Whether short operations may run on the event loop.
+        manager: What the operations are of.
     """
 
-    def __init__(self, *, here: bool) -> None:
-        self._here = here
+    def __init__(self, manager: DataManager) -> None:
+        self._here = manager.has_local_database
+        self._waiting_briefly = manager.waiting_briefly
         self._one = Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._changed = asyncio.Condition()
@@ -139,7 +142,10 @@ class _SerialExecutor:
         """Run an operation on a few rows: at once where no other one runs, because to change threads twice would take as long as it."""
         if self._here and self._one.acquire(blocking=False):
             try:
-                return operation(*args, **kwargs)
+                with self._waiting_briefly():
+                    return operation(*args, **kwargs)
+            except DatabaseLockedError:
+                pass  # it waits on the thread, and no other request with it
             finally:
                 self._one.release()
         return await self.run(operation, *args, **kwargs)
@@ -187,7 +193,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     Returns:
         The application.
     """
-    writer = _SerialExecutor(here=manager.has_local_database)
+    writer = _SerialExecutor(manager)
     waiting: dict[str, asyncio.Future[AssignmentReply]] = {}
 
     @asynccontextmanager

@@ -7,7 +7,7 @@ operations run one after the other, so that the database has one writer. Non-goa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -94,6 +94,10 @@ class DataManager:
     def has_local_database(self) -> bool:
         """Whether statements wait for no network."""
         return self._store.engine.dialect.name == "sqlite"
+
+    def waiting_briefly(self) -> AbstractContextManager[None]:
+        """Make a context whose operations raise `DatabaseLockedError` at once where another process has locked the file."""
+        return self._store.waiting_briefly()
 
     def assign(
         self,

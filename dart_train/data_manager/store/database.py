@@ -25,16 +25,25 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
-from dart_agent.errors import StoreError
+from dart_agent.errors import StoreError, StoreUnavailableError
 from dart_train.data_manager.store import postgres
 from dart_train.data_manager.store.models import StoreBase
 
 BUSY_TIMEOUT_MS = 10_000
+"""How long a statement waits for a SQLite file that another process has locked."""
+BRIEF_BUSY_TIMEOUT_MS = 20
+"""The same where the event loop would wait with it; most locks of a few statements end earlier."""
 OUTAGES_SQLITE = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM}
 )
+_LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
+
+
+class DatabaseLockedError(StoreUnavailableError):
+    """Another process has locked the file; the transaction was rolled back."""
+
 
 DatabaseLocation = Path | str
 """A SQLite file, or the URL of a database."""
@@ -195,6 +204,31 @@ def dump_json(value: object) -> str:
         return _JSON.dump_json(value).decode()
     except ValueError:  # half of a surrogate pair, which only `json` writes
         return json.dumps(value)
+
+
+def set_busy_timeout(connection: Connection, timeout_ms: int) -> None:
+    """Set how long statements wait for a locked file.
+
+    Args:
+        connection: A connection to a SQLite file, outside a transaction.
+        timeout_ms: Milliseconds.
+    """
+    file: Any = connection.connection.driver_connection
+    file.execute(f"PRAGMA busy_timeout={timeout_ms}").close()
+
+
+def unavailable(error: DBAPIError) -> StoreUnavailableError:
+    """Describe an outage of the database.
+
+    Args:
+        error: The error of a driver (`is_outage`).
+
+    Returns:
+        What to raise.
+    """
+    locked = isinstance(error.orig, sqlite3.Error) and (getattr(error.orig, "sqlite_errorcode", 0) & 0xFF) in _LOCKED
+    kind = DatabaseLockedError if locked else StoreUnavailableError
+    return kind(f"the trajectory database cannot be used now: {outage_reason(error)}")
 
 
 def is_outage(error: DBAPIError) -> bool:

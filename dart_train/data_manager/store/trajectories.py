@@ -17,18 +17,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import TrajectoryPayload
-from dart_agent.errors import StoreError, StoreUnavailableError
+from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, RewardKind, StopReason, Trajectory
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
 from dart_train.data_manager.store import steps as stored_steps
 from dart_train.data_manager.store.database import (
+    BRIEF_BUSY_TIMEOUT_MS,
+    BUSY_TIMEOUT_MS,
     CONNECTION,
     DatabaseLocation,
     connection_of,
     is_outage,
     open_engine,
-    outage_reason,
+    set_busy_timeout,
+    unavailable,
 )
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
 
@@ -51,6 +54,8 @@ _FIND_ROLLOUT = (
     .where(_ROLLOUTS.c.rollout_id == bindparam("key"))
 )
 _INSERT_TRAJECTORY = insert(_TRAJECTORIES)
+_BUSY_TIMEOUT = "busy_timeout_ms"
+"""Key in `Session.info` of how long the connection waits for a locked file."""
 
 
 class AssignedRollout(NamedTuple):
@@ -86,6 +91,7 @@ class TrajectoryStore:
         self._registered: dict[str, str] = {}
         self._unfinished: set[str] | None = None
         self._free: list[Session] = []
+        self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
     @classmethod
     def open(
@@ -120,11 +126,15 @@ class TrajectoryStore:
 
         Raises:
             StoreUnavailableError: The database is away; whether the transaction was committed is not known.
+            DatabaseLockedError: Another process has locked the file for longer than transactions wait now; nothing was committed.
         """
         session = self._free.pop() if self._free else Session(self._bind())
         bind = session.bind
         own = bind if isinstance(bind, Connection) else None
         try:
+            if own is not None and session.info.get(_BUSY_TIMEOUT) != self._busy_timeout_ms:
+                set_busy_timeout(own, self._busy_timeout_ms)
+                session.info[_BUSY_TIMEOUT] = self._busy_timeout_ms
             with session.begin() if own is None else own.begin():
                 if own is not None:
                     session.info[CONNECTION] = own
@@ -140,13 +150,24 @@ class TrajectoryStore:
             self._drop(session)
             if not is_outage(error):
                 raise
-            raise StoreUnavailableError(
-                f"the trajectory database cannot be used now: {outage_reason(error)}"
-            ) from error
+            raise unavailable(error) from error
         except BaseException:  # whatever it was, the transaction was rolled back
             self._registered, self._unfinished = {}, None
             self._drop(session)
             raise
+
+    @contextmanager
+    def waiting_briefly(self) -> Iterator[None]:
+        """Let transactions wait for a locked SQLite file only as long as an event loop may stand still.
+
+        Yields:
+            Nothing; transactions that begin in the context do so.
+        """
+        self._busy_timeout_ms = BRIEF_BUSY_TIMEOUT_MS
+        try:
+            yield
+        finally:
+            self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
     def _bind(self) -> Engine | Connection:
         """What a session works on: a connection of its own to a file, or the pool of a server, which looks whether it still answers."""

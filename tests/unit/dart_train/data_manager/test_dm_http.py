@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +17,7 @@ from settable_clock import SettableClock
 
 from dart_agent.data_client.client import DataManagerClient, DataManagerError
 from dart_agent.data_client.fake_trajectories import fake_trajectory
-from dart_agent.data_client.wire import PhaseSpec, TaskSelection, VersionRecord
+from dart_agent.data_client.wire import AssignmentReply, PhaseSpec, TaskSelection, VersionRecord
 from dart_agent.errors import StoreUnavailableError
 from dart_agent.types import Purpose
 from dart_train.data_manager.__main__ import main
@@ -77,6 +80,38 @@ async def test_a_hot_route_tells_that_the_database_is_away(
     async with httpx.AsyncClient(transport=transport, base_url="http://data") as http:
         reply = await http.post("/work/assign", json={"worker_id": "w1", "request_id": "12345678"})
     assert (reply.status_code, reply.json()["error"]) == (503, "unavailable")
+
+
+async def test_a_locked_file_holds_up_only_the_request_that_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = DataManagerHarness(tmp_path)
+    loop, off_loop, assign = asyncio.get_running_loop(), asyncio.Event(), harness.manager.assign
+
+    def watched(*args: Any, **kwargs: Any) -> AssignmentReply:
+        if threading.current_thread() is not threading.main_thread():
+            loop.call_soon_threadsafe(off_loop.set)
+        return assign(*args, **kwargs)
+
+    monkeypatch.setattr(harness.manager, "assign", watched)
+    with closing(sqlite3.connect(tmp_path / "data.db", isolation_level=None)) as other:
+        async with client_of(harness) as client:
+            await client.start_phase(TRAIN)
+            taken = set()
+            for _ in range(2):  # the second time, the connection has waited long before
+                other.execute("BEGIN IMMEDIATE")
+                off_loop.clear()
+                waiting = asyncio.create_task(client.acquire("w1"))
+                await asyncio.wait_for(off_loop.wait(), 5.0)
+                assert not waiting.done()
+                other.execute("ROLLBACK")
+                item = await asyncio.wait_for(waiting, 5.0)
+                assert item is not None
+                taken.add(item.rollout_id)
+            stats = await client.stats()
+    harness.store.close()
+    assert len(taken) == 2
+    assert stats.rollouts["assigned"] == 2
 
 
 async def test_a_waiting_trainer_wakes_when_the_last_rollout_is_reported(harness: DataManagerHarness) -> None:
