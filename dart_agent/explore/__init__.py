@@ -11,7 +11,7 @@
     desktops     what can be explored: leased desktops, and simulated applications for tests and benchmarks
     queries      transitions as grounding samples, written by rules or by the model
     page         screens, edges and coverage as a web page
-    settings, commands       `dart-agent explore`
+    settings, options, commands   `dart-agent explore`
 
 Source: GUI-Bee, arXiv 2501.13896, whose method Q-ICRL this follows; it has published neither formulas nor code, so that those here are
 DART's own. Rule: only `tables` and `store` import SQLAlchemy (extra `explore`). Non-goals: training on the samples

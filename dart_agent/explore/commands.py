@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.exits import exit_on_error, parse_resolution
+from dart_agent.explore.options import ExploringOptions, ModelOptions, StoreOptions, share_options
 from dart_agent.explore.settings import ChooserName, ExploreSettings
 from dart_agent.strict_model import format_validation_error
 from dart_envs.clock import SYSTEM_CLOCK
@@ -34,31 +35,16 @@ PAGE_FILE = "explore.html"
 SIMULATED = "simulated/"
 explore_app = typer.Typer(help="Explore applications on their own, and make grounding samples.", no_args_is_help=True)
 
-StepsOption = Annotated[int | None, typer.Option("--steps", min=1, help="most steps, those of before included")]
-ChooserOption = Annotated[ChooserName | None, typer.Option(help="who chooses; qicrl and model need --base-url")]
-DesktopsOption = Annotated[
-    int | None, typer.Option(min=1, max=64, help="desktops that explore at once: forks of the first")
-]
-BaseUrlOption = Annotated[str | None, typer.Option(help="model: such as http://127.0.0.1:8100/v1")]
-ModelNameOption = Annotated[str | None, typer.Option(help="model: its name there")]
-KeyOption = Annotated[str | None, typer.Option(help="model: environment variable that holds the key; default: no key")]
-TimeoutOption = Annotated[float, typer.Option(min=1.0, help="model: longest wait for an answer, in seconds")]
-FarmOption = Annotated[str | None, typer.Option(help="default: DART_FARM_URL, else the embedded farm")]
-KeepOption = Annotated[bool, typer.Option("--keep-snapshots", help="keep the snapshots of screens at the end, too")]
-DatabaseOption = Annotated[str | None, typer.Option(help="URL of the database; default: SQLite in the folder")]
-
 
 @explore_app.command()
+@share_options
 def start(
     app: Annotated[
         str, typer.Option(help="command that starts the application, or simulated/SEED for a simulated one")
     ],
     out: Annotated[Path, typer.Option(help="folder of the exploration")],
-    steps: StepsOption = None,
-    chooser: ChooserOption = None,
+    options: ExploringOptions,
     seed: Annotated[int, typer.Option(help="of all random numbers")] = 0,
-    screens: Annotated[int | None, typer.Option(min=1, help="end with so many screens")] = None,
-    desktops: DesktopsOption = None,
     snapshots: Annotated[bool, typer.Option(help="return to screens by snapshots, or walk from the start")] = True,
     vision: Annotated[
         str | None, typer.Option(help="candidates from pixels alone: never, beside_tree, without_tree (default), only")
@@ -66,13 +52,6 @@ def start(
     text: Annotated[str | None, typer.Option(help="what is typed into entries")] = None,
     resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT of the desktop")] = "1280x800",
     image: Annotated[str, typer.Option(help="desktop image")] = "basic",
-    farm_url: FarmOption = None,
-    base_url: BaseUrlOption = None,
-    model_name: ModelNameOption = None,
-    api_key_variable: KeyOption = None,
-    model_timeout: TimeoutOption = 90.0,
-    keep_snapshots: KeepOption = False,
-    database_url: DatabaseOption = None,
 ) -> None:
     """Begin an exploration, and explore until a bound is reached."""
     with exit_on_error(), _needs_extra():
@@ -81,12 +60,9 @@ def start(
         candidates = _given(vision=vision, text=text)
         settings = _settings(
             _given(
+                **options.settings,
                 app=app,
                 seed=seed,
-                max_steps=steps,
-                chooser=chooser,
-                max_screens=screens,
-                desktops=desktops,
                 snapshots=snapshots,
                 image=image,
                 resolution=parse_resolution(resolution),
@@ -94,70 +70,57 @@ def start(
             )
         )
         _check_app(settings)
-        endpoint = _endpoint(settings, base_url, model_name, api_key_variable, model_timeout)
-        with ExploreStore.create(out, settings, database_url) as store:
-            _explore(store, settings, endpoint, model_timeout, farm_url, keep_snapshots)
+        endpoint = _endpoint(settings, options)
+        with ExploreStore.create(out, settings, options.database_url) as store:
+            _explore(store, settings, endpoint, options)
 
 
 @explore_app.command()
-def resume(
-    out: Annotated[Path, typer.Argument(help="folder of the exploration")],
-    steps: StepsOption = None,
-    chooser: ChooserOption = None,
-    screens: Annotated[int | None, typer.Option(min=1, help="end with so many screens")] = None,
-    desktops: DesktopsOption = None,
-    farm_url: FarmOption = None,
-    base_url: BaseUrlOption = None,
-    model_name: ModelNameOption = None,
-    api_key_variable: KeyOption = None,
-    model_timeout: TimeoutOption = 90.0,
-    keep_snapshots: KeepOption = False,
-    database_url: DatabaseOption = None,
-) -> None:
+@share_options
+def resume(out: Annotated[Path, typer.Argument(help="folder of the exploration")], options: ExploringOptions) -> None:
     """Go on with an exploration that was stopped, was killed, or has reached a bound."""
     with exit_on_error(), _needs_extra():
         from dart_agent.explore.store import ExploreStore
 
-        with ExploreStore.open(out, database_url) as store:
-            changed = _given(max_steps=steps, chooser=chooser, max_screens=screens, desktops=desktops)
-            settings = _settings(store.settings.model_dump() | changed)
-            endpoint = _endpoint(settings, base_url, model_name, api_key_variable, model_timeout)
+        with ExploreStore.open(out, options.database_url) as store:
+            settings = _settings(store.settings.model_dump() | _given(**options.settings))
+            endpoint = _endpoint(settings, options)
             store.change_settings(settings)
-            _explore(store, settings, endpoint, model_timeout, farm_url, keep_snapshots)
+            _explore(store, settings, endpoint, options)
 
 
 @explore_app.command()
+@share_options
 def page(
     out: Annotated[Path, typer.Argument(help="folder of the exploration")],
+    options: StoreOptions,
     to: Annotated[Path | None, typer.Option(help="the page; default: explore.html in the folder")] = None,
-    database_url: DatabaseOption = None,
 ) -> None:
     """Write screens, edges and coverage as a web page."""
     with exit_on_error(), _needs_extra():
         from dart_agent.explore.store import ExploreStore
 
-        with ExploreStore.open(out, database_url) as store:
+        with ExploreStore.open(out, options.database_url) as store:
             typer.echo(f"the page is {_write_page(store, to)}")
 
 
 @explore_app.command()
+@share_options
 def queries(
     out: Annotated[Path, typer.Argument(help="folder of the exploration")],
     to: Annotated[Path, typer.Option(help="folder for train.jsonl, validation.jsonl, test.jsonl and their images")],
-    base_url: BaseUrlOption = None,
-    model_name: ModelNameOption = None,
-    api_key_variable: KeyOption = None,
-    model_timeout: TimeoutOption = 90.0,
-    database_url: DatabaseOption = None,
+    options: ModelOptions,
 ) -> None:
     """Write grounding samples: by rules, or by a model where one is given."""
     with exit_on_error(), _needs_extra():
         from dart_agent.explore.queries.rules import write_queries
         from dart_agent.explore.store import ExploreStore
 
-        endpoint = _parse_endpoint(base_url, model_name, api_key_variable, model_timeout) if base_url else None
-        with ExploreStore.open(out, database_url) as store:
-            written = None if endpoint is None else asyncio.run(_ask_for_queries(store, endpoint, model_timeout))
+        endpoint = _parse_endpoint(options.base_url, options) if options.base_url else None
+        with ExploreStore.open(out, options.database_url) as store:
+            written = (
+                None if endpoint is None else asyncio.run(_ask_for_queries(store, endpoint, options.model_timeout))
+            )
             counts = write_queries(store, to, written)
         typer.echo(f"{to}: " + ", ".join(f"{count} {split}" for split, count in counts.items()))
 
@@ -166,14 +129,12 @@ def _explore(
     store: ExploreStore,
     settings: ExploreSettings,
     endpoint: EndpointSettings | None,
-    timeout_s: float,
-    farm_url: str | None,
-    keep_snapshots: bool,
+    options: ExploringOptions,
 ) -> None:
     from dart_agent.component_process import run_until_signal
 
     logging.basicConfig(level=logging.WARNING)
-    code = asyncio.run(run_until_signal(_run(store, settings, endpoint, timeout_s, farm_url, keep_snapshots)))
+    code = asyncio.run(run_until_signal(_run(store, settings, endpoint, options)))
     graph = store.load_graph()
     tried, everything = graph.count_candidates()
     typer.echo(f"{store.last_step()} steps, {len(graph.screens)} screens, {tried} of {everything} candidates tried")
@@ -186,16 +147,17 @@ async def _run(
     store: ExploreStore,
     settings: ExploreSettings,
     endpoint: EndpointSettings | None,
-    timeout_s: float,
-    farm_url: str | None,
-    keep_snapshots: bool,
+    options: ExploringOptions,
 ) -> None:
     from dart_agent.explore.explorer import Explorer
 
-    async with _open_model(endpoint) as model, _open_desktop(store, settings, farm_url) as (desktop, forget_root):
-        explorer = Explorer(store, _make_chooser(settings.chooser, model, timeout_s), settings, typer.echo)
+    async with (
+        _open_model(endpoint) as model,
+        _open_desktop(store, settings, options.farm_url) as (desktop, forget_root),
+    ):
+        explorer = Explorer(store, _make_chooser(settings.chooser, model, options.model_timeout), settings, typer.echo)
         await explorer.run(desktop)
-        if not keep_snapshots:
+        if not options.keep_snapshots:
             await explorer.discard_snapshots(desktop)
             await forget_root()
 
@@ -294,31 +256,29 @@ def _check_app(settings: ExploreSettings) -> None:
         )
 
 
-def _endpoint(
-    settings: ExploreSettings, base_url: str | None, name: str | None, key_variable: str | None, timeout_s: float
-) -> EndpointSettings | None:
+def _endpoint(settings: ExploreSettings, options: ModelOptions) -> EndpointSettings | None:
     if not settings.chooser.needs_model:
-        if base_url is not None or key_variable is not None:
+        if options.base_url is not None or options.api_key_variable is not None:
             raise ConfigError("--base-url and --api-key-variable are for --chooser qicrl and --chooser model")
         return None
-    if base_url is None:
+    if options.base_url is None:
         raise ConfigError(f"--chooser {settings.chooser} needs --base-url and --model-name")
-    return _parse_endpoint(base_url, name, key_variable, timeout_s)
+    return _parse_endpoint(options.base_url, options)
 
 
-def _parse_endpoint(base_url: str, name: str | None, key_variable: str | None, timeout_s: float) -> EndpointSettings:
+def _parse_endpoint(base_url: str, options: ModelOptions) -> EndpointSettings:
     """An endpoint that is asked twice at most, within the wait for an answer: a model at fault costs a step, not minutes."""
     from dart_agent.chat_api.endpoint_policy import EndpointSettings
 
-    if name is None:
+    if options.model_name is None:
         raise ConfigError("--base-url needs --model-name, too")
     try:
         endpoint = EndpointSettings(
             base_url=base_url,
-            model=name,
-            api_key_variable=key_variable,
-            attempt_timeout_s=timeout_s,
-            deadline_s=timeout_s,
+            model=options.model_name,
+            api_key_variable=options.api_key_variable,
+            attempt_timeout_s=options.model_timeout,
+            deadline_s=options.model_timeout,
             max_attempts=2,
         )
     except ValidationError as error:
