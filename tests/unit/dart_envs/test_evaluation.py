@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,17 +19,12 @@ from dart_envs.cli.evaluate import check_settings, evaluation_shape, spread, tas
 from dart_envs.cli.main import app
 from dart_envs.errors import FarmError, NoCapacityError, QuotaExceededError, SetupError
 from dart_envs.evaluation import (
-    BudgetReport,
     EvaluationEpisode,
     PolicyInput,
     make_policy,
     read_episodes,
     run_episodes,
-    summarise,
-    to_html,
-    to_text,
 )
-from dart_envs.evaluation.report import ALL, INFEASIBLE, wilson
 from dart_envs.evaluation.run import append_episode
 from dart_envs.farm import AsyncFarmClient
 from dart_envs.tasks import load_suite
@@ -162,73 +156,6 @@ def test_episodes_are_kept_and_not_run_again(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="line 1 is not an episode"):
         read_episodes(path)
-
-
-def test_the_report_keeps_what_has_no_verdict_apart() -> None:
-    episodes = [
-        EvaluationEpisode("s/a/0", "calc", False, 1.0, "done", 3, 0, 1.0),
-        EvaluationEpisode("s/b/0", "calc", False, 0.0, "done", 5, 0, 1.0),
-        EvaluationEpisode("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
-        EvaluationEpisode("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
-    ]
-    summary = summarise(episodes)
-    rows = {row.domain: row for row in summary.rows}
-    assert list(rows) == ["calc", INFEASIBLE, ALL]
-    assert (rows["calc"].episodes, rows["calc"].masked, rows["calc"].mean_reward) == (2, 1, 0.5)
-    assert (rows[ALL].episodes, rows[ALL].solved) == (3, 2)
-    assert "50.0%" in to_text(summary)
-    json.dumps(summary.as_dict())
-    assert summarise([]).rows[0].mean_reward is None
-
-
-def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
-    short = [
-        EvaluationEpisode("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
-        EvaluationEpisode("s/d/0", "os", True, 1.0, "fail", 1, 0, 1.0),
-    ]
-    long = [
-        EvaluationEpisode("s/a/0", "calc", False, 1.0, "done", 9, 2, 1.0),
-        EvaluationEpisode("s/c/0", "calc", False, None, "farm_fault", 0, 0, 1.0, "<b>dead</b>"),
-    ]
-    page = to_html(
-        [BudgetReport(15, short, 3), BudgetReport(50, long, 3)], "oracle on <calc>", {"policy": "oracle", "model": None}
-    )
-    assert "&lt;b&gt;dead" in page
-    assert "<b>dead" not in page
-    assert "oracle on &lt;calc&gt;" in page
-    text = re.sub(r"<[^>]+>", " ", page)
-    for part in (
-        "15 steps",
-        "50 steps",
-        "Domains by step budget",
-        "masked",
-        "1 of 3 tasks not run yet",
-        "infeasible tasks",
-        "2 refused",
-    ):
-        assert part in text, part
-    assert "model" not in text, "what was not set is not shown"
-    assert 'rowspan="2"' in page, "a task's budgets stand together"
-    alone = to_html([BudgetReport(None, [], 4)], "x", {})
-    assert "no verdict yet" in alone
-    assert "4 of 4 tasks not run yet" in alone
-
-
-def test_the_head_of_a_column_is_aligned_as_what_stands_under_it() -> None:
-    episodes = [
-        EvaluationEpisode("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),
-        EvaluationEpisode("s/b/0", "os", False, 1.0, "done", 3, 0, 1.0),
-    ]
-    compared = 0
-    for parts in ([BudgetReport(None, episodes, 2)], [BudgetReport(15, episodes, 2), BudgetReport(50, episodes, 2)]):
-        for table in re.findall(r"<table>.*?</table>", to_html(parts, "x", {}), flags=re.DOTALL):
-            heads = [("class" in tag, name) for tag, name in re.findall(r"<th ([^>]*)>([^<]*)</th>", table)]
-            for row in re.findall(r"<tr[^>]*>(<td.*?)</tr>", table):
-                cells = ['class="n"' in tag for tag in re.findall(r"<td([^>]*)>", row)]
-                under = heads[len(heads) - len(cells) :]
-                assert cells == [right for right, _ in under], under
-                compared += len(cells)
-    assert compared > 50
 
 
 def test_a_folder_of_other_settings_is_not_mixed(tmp_path: Path) -> None:
@@ -371,14 +298,6 @@ def test_a_policy_in_the_current_folder_is_found_and_its_exceptions_are_errors(
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 0, again.output
     assert "0 of them done already" in again.output
-
-
-def test_wilsons_interval() -> None:
-    low, high = wilson(8, 10) or (0, 0)
-    assert (round(low, 3), round(high, 3)) == (0.490, 0.943)
-    assert wilson(0, 0) is None
-    assert (wilson(0, 5) or (1, 1))[0] == 0.0
-    assert (wilson(5, 5) or (0, 0))[1] == 1.0
 
 
 def test_the_choice_of_tasks() -> None:

@@ -1,64 +1,18 @@
-"""Claims: the queue over HTTP, gangs, quotas, cancelling in every moment, streams of events, taking over after a restart."""
+"""Claims: the queue over HTTP, gangs, quotas, cancelling in every moment, taking over after a restart."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
-import httpx
 import pytest
+from claim_requests import granted, key_for, look, nothing_is_left, release, submit
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, advance_until_done, wait_until
 from test_farm_failures import abandon
 
-from dart_server.keys import Scope
 from dart_server.leases.claims import QueuedClaim
 from dart_server.records import LeaseRecord
-
-
-async def key_for(api: Api, name: str, **quota: Any) -> Api:
-    """The same farm as another key sees it."""
-    from dart_server.ids import hash_secret, new_id, new_secret
-
-    secret = new_secret("dart")
-    await api.farm.repository.add_key(new_id("key"), name, hash_secret(secret), Scope.LEASE.value, **quota)
-    return Api(api.farm, api.client, secret)
-
-
-async def submit(api: Api, name: str = "claim-0001", **fields: Any) -> dict[str, Any]:
-    reply = await api.call("POST", "/v1/claims", json={"client_request_id": name, **fields})
-    assert reply.status_code == 202, reply.text
-    claim: dict[str, Any] = reply.json()
-    return claim
-
-
-async def look(api: Api, claim: dict[str, Any], wait_s: float = 0) -> dict[str, Any]:
-    reply = await api.call("GET", f"/v1/claims/{claim['claim_id']}", params={"wait_s": wait_s})
-    assert reply.status_code == 200, reply.text
-    found: dict[str, Any] = reply.json()
-    return found
-
-
-async def granted(api: Api, claim: dict[str, Any]) -> dict[str, Any]:
-    """The claim once it has ended, which must be by a grant."""
-    found = claim
-    async with asyncio.timeout(10):
-        while found["state"] == "waiting":
-            found = await look(api, claim)
-            await asyncio.sleep(0.002)
-    assert found["state"] == "granted", found
-    return found
-
-
-async def release(api: Api, lease: dict[str, Any]) -> None:
-    assert (await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")).status_code == 204
-
-
-async def nothing_is_left(api: Api) -> None:
-    """No lease, nobody waits, no desktop, and no key holds anything."""
-    await wait_until(lambda: not api.farm.pool.slots and not api.farm.leases.active and not api.farm.pool.queue.waiting)
-    assert all(api.farm.pool.queue.fair_queue.held(owner) == 0 for owner in api.farm.pool.queue.fair_queue._keys)
 
 
 async def test_a_claim_is_granted_while_nobody_listens(api: Api) -> None:
@@ -299,65 +253,6 @@ async def test_a_lost_reply_is_covered_by_repeating_the_request(api: Api) -> Non
         await wait_until(lambda: len(api.farm.leases.active) == 1)
         await release(api, reply.json())
     await nothing_is_left(api)
-
-
-async def read_events(reply: httpx.Response) -> list[tuple[int, str, dict[str, Any]]]:
-    events = []
-    for block in reply.text.strip().split("\n\n"):
-        if not block.startswith(":"):
-            fields = dict(line.split(": ", 1) for line in block.splitlines())
-            events.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-    return events
-
-
-async def test_a_stream_tells_positions_and_ends_with_the_grant(api: Api, clock: ManualClock) -> None:
-    held = [await api.create_lease(ttl_s=1000), await api.create_lease(ttl_s=1000)]
-    first, second = await submit(api, "stream-0001"), await submit(api, "stream-0002")
-    stream = asyncio.create_task(api.call("GET", f"/v1/claims/{second['claim_id']}/events"))
-    await wait_until(lambda: sum(api.farm.claims._streams.values()) == 1)
-    await clock.advance(2)
-    await release(api, held[0])
-    await granted(api, first)
-    await clock.advance(20)
-    await release(api, held[1])
-    await granted(api, second)
-    reply = await advance_until_done(clock, stream, 2)
-    assert reply.headers["content-type"].startswith("text/event-stream")
-    assert ": waiting" in reply.text, "it says now and then that it lives"
-    events = await read_events(reply)
-    assert [(kind, claim["position"]) for _, kind, claim in events] == [
-        ("position", 1),
-        ("position", 0),
-        ("granted", None),
-    ]
-    assert events[-1][2]["leases"][0]["token"]
-    assert all(claim["leases"] == [] for _, _, claim in events[:-1])
-    assert sum(api.farm.claims._streams.values()) == 0
-
-
-async def test_a_stream_goes_on_where_it_broke(api: Api, clock: ManualClock) -> None:
-    for _ in range(2):
-        await api.create_lease(ttl_s=1000)
-    claim = await submit(api, deadline_s=5)
-    known = {"last-event-id": "2"}
-    stream = asyncio.create_task(api.call("GET", f"/v1/claims/{claim['claim_id']}/events", headers=known))
-    await wait_until(lambda: sum(api.farm.claims._streams.values()) == 1)
-    reply = await advance_until_done(clock, stream, 7)
-    assert [kind for _, kind, _ in await read_events(reply)] == ["expired"]
-
-
-async def test_a_key_has_a_limited_number_of_streams(make_api: MakeApi, clock: ManualClock) -> None:
-    api = await make_api(max_desktops=1, claim_streams_per_key=2)
-    lease = await api.create_lease(ttl_s=1000)
-    claim = await submit(api)
-    path = f"/v1/claims/{claim['claim_id']}/events"
-    streams = [asyncio.create_task(api.call("GET", path)) for _ in range(2)]
-    await wait_until(lambda: sum(api.farm.claims._streams.values()) == 2)
-    reply = await api.call("GET", path)
-    assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded")
-    await release(api, lease)
-    await granted(api, claim)
-    assert [(await advance_until_done(clock, stream, 2)).status_code for stream in streams] == [200, 200]
 
 
 async def test_others_neither_see_nor_touch_a_claim(api: Api) -> None:

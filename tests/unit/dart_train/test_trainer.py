@@ -21,8 +21,6 @@ from dart_agent.data_client.wire import Batch
 from dart_agent.errors import ConfigError
 from dart_agent.metrics_file import append_metrics
 from dart_agent.types import StepRecord
-from dart_train.model import device as device_module
-from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import PolicyVersionStore
@@ -30,8 +28,6 @@ from dart_train.trainer.batches.rows import TrainRow, build_rows, select_steps, 
 from dart_train.trainer.batches.segments import Segment
 from dart_train.trainer.batches.tensors import BatchError, BatchMaker, placeholder_runs
 from dart_train.trainer.checkpoint import CheckpointStore
-from dart_train.trainer.config import OptimizerSettings
-from dart_train.trainer.schedule import learning_rate
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
 from dart_train.types import TrainBatch
 
@@ -401,60 +397,9 @@ def test_dropout_is_off_and_a_frozen_vision_tower_stays(
     assert not any("visual" in name for name in moved)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "wanted"),
-    [
-        ("constant", [0.5, 1, 1, 1, 1, 1]),
-        ("linear", [0.5, 1, 1, 0.75, 0.5, 0.25]),
-        ("cosine", [0.5, 1, 1, 0.8535533905932737, 0.5, 0.14644660940672627]),
-    ],
-)
-def test_learning_rates_rise_and_follow_their_schedule(schedule: Any, wanted: list[float]) -> None:
-    settings = OptimizerSettings(learning_rate=1.0, lr_warmup_updates=2, lr_schedule=schedule)
-    assert [learning_rate(settings, update, 6) for update in range(6)] == pytest.approx(wanted)
-
-
 def test_a_schedule_without_an_end_is_refused(root: Path, model_dir: Path) -> None:
     with pytest.raises(ValidationError, match="'cosine' needs max_updates"):
         config_of(root, model_dir, optimizer={"lr_schedule": "cosine"})
-
-
-@pytest.mark.parametrize(
-    ("gpu", "device", "dtype", "wanted"),
-    [
-        (False, "auto", "auto", ("cpu", False)),
-        (True, "auto", "auto", ("cuda", True)),
-        (True, "auto", "float32", ("cuda", False)),
-        (True, "cpu", "auto", ("cpu", False)),
-        (False, "cpu", "bfloat16", ("cpu", True)),
-    ],
-)
-def test_device_and_format_are_chosen_by_what_is_there(
-    gpu: bool, device: Any, dtype: Any, wanted: tuple[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    chosen = ComputeDevice.resolve(device, dtype)
-    assert (chosen.device, chosen.bfloat16) == wanted
-
-
-@pytest.mark.parametrize(
-    ("flags", "dtype", "fastest", "wanted"),
-    [
-        ("fpu avx2 avx512f", "auto", True, False),
-        ("fpu avx512f avx512_bf16", "auto", True, True),
-        ("fpu amx_bf16 amx_tile", "auto", True, True),
-        ("asimd bf16", "auto", True, True),
-        ("fpu avx512_bf16", "auto", False, False),
-        ("fpu avx2", "bfloat16", True, True),
-        ("fpu avx512_bf16", "float32", True, False),
-    ],
-)
-def test_a_cpu_computes_in_bfloat16_only_where_it_has_instructions_for_it(
-    flags: str, dtype: Any, fastest: bool, wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    monkeypatch.setattr(device_module, "CPU_DESCRIPTION", tmp_path / "cpuinfo")
-    assert ComputeDevice.resolve("cpu", dtype, fastest_on_cpu=fastest).bfloat16 is wanted
 
 
 # Resuming and publishing
