@@ -64,7 +64,7 @@ def _halves(folder: Path) -> list[Path]:
 
 
 def unused_shared_memory() -> set[str]:
-    """Return the entries of shared memory that no living process maps or has open."""
+    """Return the segments of shared memory that no living process maps or has open; a folder there is no segment."""
     used: set[str] = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # the process has ended, or is another user's
@@ -72,4 +72,5 @@ def unused_shared_memory() -> set[str]:
             for link in (entry / "fd").iterdir():
                 with suppress(OSError):  # the file was closed
                     used |= set(re.findall(r"^/dev/shm/([^/\s]+)", os.readlink(link)))
-    return {entry.name for entry in SHARED_MEMORY.iterdir()} - used if SHARED_MEMORY.is_dir() else set()
+    segments = {entry.name for entry in SHARED_MEMORY.iterdir() if entry.is_file()} if SHARED_MEMORY.is_dir() else set()
+    return segments - used

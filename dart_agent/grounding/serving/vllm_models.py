@@ -20,7 +20,7 @@ from dart_agent.grounding.head import ActionHead
 from dart_agent.grounding.model import SETTINGS_KEY
 
 
-class PointingModel:
+class PointingVllmModel:
     """What the head adds to a backbone's class.
 
     Attributes:
@@ -53,13 +53,13 @@ class PointingModel:
         return names
 
 
-class PointingQwen2VL(PointingModel, Qwen2VLForConditionalGeneration):  # type: ignore[misc]
+class PointingQwen2VL(PointingVllmModel, Qwen2VLForConditionalGeneration):  # type: ignore[misc]
     """Qwen2-VL with a head."""
 
 
-class PointingQwen25VL(PointingModel, Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
+class PointingQwen25VL(PointingVllmModel, Qwen2_5_VLForConditionalGeneration):  # type: ignore[misc]
     """Qwen2.5-VL with a head."""
 
 
-class PointingQwen3VL(PointingModel, Qwen3VLForConditionalGeneration):  # type: ignore[misc]
+class PointingQwen3VL(PointingVllmModel, Qwen3VLForConditionalGeneration):  # type: ignore[misc]
     """Qwen3-VL with a head."""
