@@ -70,7 +70,9 @@ def spread(model: GroundingModel, seed: int) -> None:
                 weight += scale * torch.randn(weight.shape, generator=generator)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["qwen3_vl", "qwen2_5_vl"])
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["qwen3_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.slow)]
+)
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[ServedHead]:
     import torch
 
