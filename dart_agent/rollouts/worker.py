@@ -126,15 +126,7 @@ class RolloutWorker:
         Raises what is a defect; a StoreError when the data manager stays away, or refuses everything; a ConfigError when no first prompt
         fits into the model's context.
         """
-        slots = [asyncio.create_task(self._slot(f"{self.name}.{index}")) for index in range(self._desktops)]
-        try:
-            done, _ = await asyncio.wait(slots, return_when=asyncio.FIRST_EXCEPTION)
-            for slot in done:
-                slot.result()
-        finally:
-            for slot in slots:
-                slot.cancel()
-            await asyncio.gather(*slots, return_exceptions=True)
+        await run_together(*(self._slot(f"{self.name}.{index}") for index in range(self._desktops)))
 
     async def _slot(self, slot: str) -> None:
         """One desktop's life."""

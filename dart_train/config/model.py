@@ -25,9 +25,9 @@ class ModelSection(StrictModel):
         history_images: Screenshots in a prompt, where `history` is None; None: the prompt's own number, 5 for UI-TARS.
         history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
         min_pixels: Least pixels of a screenshot in a prompt; smaller screens are enlarged. None: the prompt's own.
+        max_pixels: Most pixels of a screenshot in a prompt; larger screens are shrunk. None: the prompt's own, 2.1 million for UI-TARS.
         pointer: Whether the policy at `path` has an action head: rollout workers plan and point with it (transformers, no vLLM), and it is
             trained on its tokens and its points.
-        max_pixels: Most pixels of a screenshot in a prompt; larger screens are shrunk. None: the prompt's own, 2.1 million for UI-TARS.
     """
 
     preset: Literal["tiny"] | None = None
