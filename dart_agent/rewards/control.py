@@ -35,8 +35,8 @@ async def ask_with_control(
     try:
         await ask_control()
     except RewardError:
-        raise failure from None
+        raise RewardError(f"{failure}; it fails on an episode without anything of the policy, too") from None
     try:
         return await ask()
     except EpisodeRefusedError as error:
-        return Verdict(0.0, cause=f"{error}; it judged an episode without anything of the policy")
+        return Verdict(0.0, error.details, f"{error}; it judged an episode without anything of the policy")

@@ -2,10 +2,11 @@
 
 Role: asks a vision model behind an OpenAI-compatible endpoint whether an episode did its task. Rule: it sees the instruction, how the
 episode ended and its last screenshots, and nothing that the policy wrote, which could talk it into anything; the last line of its answer
-is exactly `VERDICT: success` or `VERDICT: failure`, once, and any other answer scores 0 with its cause: the screen, where the policy
-writes, made the model answer so. An endpoint that fails is asked again as `dart_agent.inference.decisions.retries` says, and is then at
-fault. An endpoint that refuses the question is asked about black screens (`control`). Non-goals: evidence; a judge errs, and a policy
-learns to look successful to it, so that its rewards are marked as such everywhere.
+is exactly `VERDICT: success` or `VERDICT: failure`, once. A model that gives no such verdict, or whose endpoint refuses the question, is
+asked about black screens (`control`): where it gives a verdict there, the screen, where the policy writes, made it answer so, and the
+episode scores 0 with that cause; where it gives none, it cannot judge at all, and the episode is masked. An endpoint that fails is asked
+again as `dart_agent.inference.decisions.retries` says, and is then at fault. Non-goals: evidence; a judge errs, and a policy learns to
+look successful to it, so that its rewards are marked as such everywhere.
 """
 
 from __future__ import annotations
@@ -83,13 +84,14 @@ class JudgeReward:
         """Ask the model about an episode."""
         screens = ended.last_screens(self._settings.screenshots)
         black = [np.zeros_like(ended.final_screen)] * self._settings.screenshots
+        end = _ENDS.get(ended.trajectory.end.value, "A limit ended it.")
         return await ask_with_control(
-            lambda: self._judge(ended, screens),
-            lambda: self._ask(ended, black, "The agent says that the task is done."),
+            lambda: self._judge(ended, screens, end), lambda: self._judge(ended, black, _ENDS["done"])
         )
 
-    async def _judge(self, ended: EndedEpisode, screens: Sequence[RgbImage]) -> Verdict:
-        completion = await self._ask(ended, screens, _ENDS.get(ended.trajectory.end.value, "A limit ended it."))
+    async def _judge(self, ended: EndedEpisode, screens: Sequence[RgbImage], end: str) -> Verdict:
+        """The model's verdict. Raises EpisodeRefusedError where it gives none, RewardError where the endpoint does not answer."""
+        completion = await self._ask(ended, screens, end)
         details = {
             "judge": self._settings.model,
             "screenshots": len(screens),
@@ -99,11 +101,11 @@ class JudgeReward:
         if completion.finish_reason is FinishReason.LENGTH:
             limit = self._settings.max_tokens
             cause = f"the answer was cut off after {limit} tokens: raise reward.judge.max_tokens if this is frequent"
-            return Verdict(0.0, details, cause)
+            raise EpisodeRefusedError(cause, details)
         try:
             return Verdict(parse_verdict(completion.text), details)
         except ValueError as error:
-            return Verdict(0.0, details, str(error))
+            raise EpisodeRefusedError(str(error), details) from None
 
     async def _ask(self, ended: EndedEpisode, screens: Sequence[RgbImage], end: str) -> Completion:
         """The model's answer. Raises EpisodeRefusedError where the endpoint refuses the question, RewardError where it does not answer."""

@@ -29,7 +29,15 @@ class RewardError(Exception):
 
 
 class EpisodeRefusedError(RewardError):
-    """A reward source is there, and failed on this episode: the source may be at fault, or what the policy left."""
+    """A reward source is there, and failed on this episode: the source may be at fault, or what the policy left.
+
+    Attributes:
+        details: What is stored with the verdict if the policy is at fault; JSON values.
+    """
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details = dict(details or {})
 
 
 @dataclass(frozen=True, slots=True)

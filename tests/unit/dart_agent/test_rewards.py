@@ -158,7 +158,9 @@ class FakeJudgeHandler(LocalHandler):
         if self.refused():
             return
         self.server.asked.append(asked)
-        choice = {"message": {"content": self.server.answers.pop(0)}, "finish_reason": self.server.finish_reason}
+        content = self.server.answers.pop(0)
+        cut = "length" if content in self.server.cut_off else "stop"
+        choice = {"message": {"content": content}, "finish_reason": cut}
         self.answer(200, json.dumps({"choices": [choice]}).encode())
 
 
@@ -169,7 +171,7 @@ class FakeJudgeServer(LocalServer):
         super().__init__(FakeJudgeHandler)
         self.asked: list[dict[str, Any]] = []
         self.answers: list[str] = []
-        self.finish_reason = "stop"
+        self.cut_off: set[str] = set()
 
 
 @pytest.fixture
@@ -215,13 +217,29 @@ async def test_a_judge_sees_instruction_and_screens_and_its_verdict_is_marked(ju
 async def test_a_judge_without_a_strict_verdict_scores_0_with_the_cause(
     answer: str, judge_server: FakeJudgeServer
 ) -> None:
-    judge_server.answers = [answer]
+    judge_server.answers = [answer, "VERDICT: failure", answer]
     async with JudgeReward(judge_settings(judge_server), clock=FakeClock()) as judge:
         trajectory = await play(judge)
     assert (trajectory.reward, trajectory.stop) == (0.0, StopReason.DONE)
     assert trajectory.reward_source is RewardKind.JUDGE
     assert trajectory.info["verdict"]["answer"] == answer
     assert (trajectory.cause or "").startswith("judge: the last line must be the only verdict")
+
+
+async def test_a_judge_without_a_verdict_about_black_screens_is_broken_and_masks(judge_server: FakeJudgeServer) -> None:
+    judge_server.answers = ["It is done.", "Everything is black."]
+    async with JudgeReward(judge_settings(judge_server, screenshots=2), clock=FakeClock()) as judge:
+        trajectory = await play(judge)
+    assert (trajectory.reward, trajectory.stop) == (None, StopReason.REWARD_ERROR)
+    assert "answer ends with 'It is done.'" in (trajectory.cause or "")
+    assert "without anything of the policy, too" in (trajectory.cause or "")
+
+
+async def test_a_judge_that_gives_its_verdict_when_asked_again_is_believed(judge_server: FakeJudgeServer) -> None:
+    judge_server.answers = ["It is done.", "VERDICT: failure", "VERDICT: success"]
+    async with JudgeReward(judge_settings(judge_server), clock=FakeClock()) as judge:
+        trajectory = await play(judge)
+    assert (trajectory.reward, trajectory.cause) == (1.0, None)
 
 
 async def test_a_judge_that_does_not_answer_masks_with_its_own_cause(judge_server: FakeJudgeServer) -> None:
@@ -247,7 +265,7 @@ class FakeFilterHandler(FakeJudgeHandler):
         if any(np.asarray(picture).any() for picture in pictures):
             self.answer(400, b'{"error": {"code": "content_filter"}}')
         else:
-            choice = {"message": {}, "finish_reason": "content_filter"}
+            choice = {"message": {"content": "VERDICT: failure"}, "finish_reason": "stop"}
             self.answer(200, json.dumps({"choices": [choice]}).encode())
 
 
@@ -264,7 +282,8 @@ async def test_a_screen_that_the_judge_refuses_scores_0_because_black_ones_are_n
 
 
 async def test_an_answer_that_was_cut_off_scores_0_with_the_cause(judge_server: FakeJudgeServer) -> None:
-    judge_server.answers, judge_server.finish_reason = ["I count the words on the screen: one, two"], "length"
+    counts = "I count the words on the screen: one, two"
+    judge_server.answers, judge_server.cut_off = [counts, "VERDICT: failure", counts], {counts}
     async with JudgeReward(judge_settings(judge_server), clock=FakeClock()) as judge:
         trajectory = await play(judge)
     assert (trajectory.reward, trajectory.stop) == (0.0, StopReason.DONE)
