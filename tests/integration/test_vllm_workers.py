@@ -344,6 +344,27 @@ async def test_an_adapter_alone_is_swapped_in_while_requests_run(fleet: Fleet, p
     await client.swap(whole.identity)
 
 
+async def test_a_kept_cache_gives_new_requests_no_image_features_of_older_weights(fleet: Fleet, place: Path) -> None:
+    """A worker of its own, which keeps its caches over a swap; the image is one that it has the features of."""
+    settings = fleet.workers[0].settings.model_copy(update={"kv_after_update": "keep"})
+    worker = WorkerProcess("keeps", settings, directory=place / "keeps", log_path=place / "keeps.log")
+    await worker.start()
+    try:
+        await worker.wait_until_ready()
+        async with WorkerClient(worker.name, worker.directory) as client:
+            request = replace(noisy_request("seen", 13, max_tokens=24), image_sha256=("ab" * 32,))
+            first = await client.complete(request)
+            assert largest_error(fleet, request, first) < MAX_ERROR
+            whole = PublishedWeights(1, fleet.weights / "v1", weights_digest(fleet.weights / "v1"))
+            await client.stage(whole)
+            await client.swap(whole.identity)
+            again = await client.complete(replace(request, request_id="again"))
+    finally:
+        await worker.stop()
+    assert [span.version for span in again.version_spans] == [1]
+    assert largest_error(fleet, request, again) < MAX_ERROR
+
+
 async def test_the_second_turn_of_an_episode_finds_the_first_in_the_cache(fleet: Fleet) -> None:
     first = noisy_request("cached.0", 12, max_tokens=8)
     before = await fleet.pool.complete(first)

@@ -8,7 +8,6 @@ never share it with other weights. Non-goals: which request in a batch is a ques
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from dart_agent.errors import ContextExceededError, RequestRejected
 from dart_agent.grounding.model import head_settings
 from dart_agent.grounding.packing import pointing_ids
 from dart_agent.grounding.serving.asked_head import ASKS, ATTACH, TAKE
+from dart_agent.inference.engine.rendering import image_name
 from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
 
 
@@ -52,10 +52,7 @@ class PointingEngine:
             if not self._attached:
                 await self._llm.collective_rpc(ATTACH)
                 self._attached = True
-        digest = (
-            asked.image_sha256 or hashlib.sha256(asked.image.tobytes() + str(asked.image.shape).encode()).hexdigest()
-        )
-        image = f"{prefix_salt}:{digest}" if prefix_salt else digest
+        image = image_name(asked.image, asked.image_sha256, prefix_salt)
         questions = (self._ask_one(asked, number, image, prefix_salt) for number in range(len(asked.instructions)))
         found: list[ServedLogits] = []
         for outcome in await asyncio.gather(*questions, return_exceptions=True):

@@ -1,14 +1,17 @@
 """From a request to what vLLM is given: exact ids, images known by their hash, and a prompt that fits.
 
 Role: `render_request`. Rule: ids of earlier turns are repeated as they were sampled; the expanded prompt is counted exactly, with tokens of
-images, before anything is queued; images carry their content hash, so that features which the engine has are not computed again.
-Non-goals: sampling (`server`).
+images, before anything is queued; images carry their content hash and the caller's salt, so that features which the engine has are not
+computed again, unless other weights computed them. Non-goals: sampling (`server`).
 """
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from dart_agent.errors import ContextExceededError
 from dart_agent.prompts.chat_template import render_chat
@@ -43,8 +46,10 @@ async def render_request(
         prompt["cache_salt"] = prefix_salt
     if request.images:
         prompt["multi_modal_data"] = {"image": [Image.fromarray(image) for image in request.images]}
-        if request.image_sha256:
-            prompt["multi_modal_uuids"] = {"image": list(request.image_sha256)}
+        if request.image_sha256 or prefix_salt:
+            hashes = request.image_sha256 or ("",) * len(request.images)
+            named = [image_name(*one, prefix_salt) for one in zip(request.images, hashes, strict=True)]
+            prompt["multi_modal_uuids"] = {"image": named}
     (rendered,) = await llm.renderer.render_cmpl_async([prompt])
     expanded = rendered["prompt_token_ids"]
     held = len(request.prefix_ids_P)
@@ -53,3 +58,18 @@ async def render_request(
     if len(expanded) + request.sampling.max_tokens > context:
         raise ContextExceededError(len(expanded), request.sampling.max_tokens, context)
     return rendered
+
+
+def image_name(image_HWC: np.ndarray[Any, Any], sha256: str, prefix_salt: str) -> str:
+    """The name under which the engine keeps the features of an image.
+
+    Args:
+        image_HWC: The pixels.
+        sha256: Its content hash; "": the caller has none.
+        prefix_salt: Names the weights where a swap keeps caches; "" where every swap clears them.
+
+    Returns:
+        A name that is equal for equal pixels and equal salts alone.
+    """
+    digest = sha256 or hashlib.sha256(image_HWC.tobytes() + str(image_HWC.shape).encode()).hexdigest()
+    return f"{prefix_salt}:{digest}" if prefix_salt else digest
