@@ -187,8 +187,8 @@ def check_head(directory: Path) -> dict[str, Any]:
     Raises:
         ConfigError: It has none.
     """
-    config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    if config.get("model_type") not in ARCHITECTURES or "pointer_pad_token_id" not in config:
+    config = _read_config(directory)
+    if not _tells_of_head(config):
         raise ConfigError(
             f"{directory} has no action head: train one with `python -m dart_train.grounding`, or take a checkpoint of GUI-Actor"
         )
@@ -196,7 +196,7 @@ def check_head(directory: Path) -> dict[str, Any]:
 
 
 def has_head(directory: Path) -> bool:
-    """Whether a directory holds a model whose class has an action head.
+    """Whether a directory holds a model with an action head.
 
     Args:
         directory: The directory, with its config.json.
@@ -204,8 +204,16 @@ def has_head(directory: Path) -> bool:
     Returns:
         What config.json says.
     """
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    return bool(set(config.get("architectures") or ()) & set(ARCHITECTURES.values()))
+    return _tells_of_head(_read_config(directory))
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    return config
+
+
+def _tells_of_head(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") in ARCHITECTURES and "pointer_pad_token_id" in config
 
 
 def head_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
