@@ -159,12 +159,12 @@ class WeightUpdater:
             # What one that updates says of its weights may be old when it is heard.
             self._apply(WorkerReported(name, health.weights))
 
-    def _lose(self, name: str) -> None:
+    def _lose(self, name: str, reason: str = "") -> None:
         """What it was asked for belongs to the process that is gone."""
         queue = self._queues[name]
         while not queue.empty():
             queue.get_nowait()
-        self._apply(WorkerLost(name))
+        self._apply(WorkerLost(name, reason))
 
     def _apply(self, event: UpdateEvent) -> None:
         commands = self.planner.apply(event)
@@ -199,7 +199,7 @@ class WeightUpdater:
                 event = UpdateRefused(client.name, command.weights, str(error))
             except WorkerError as error:
                 logger.warning("%s missed a weight update and takes it later: %s", client.name, error)
-                self._lose(client.name)
+                self._lose(client.name, str(error))
                 if error.failure is RequestFailure.TIMEOUT and self._on_late is not None:
                     self._on_late(client.name)
                 continue

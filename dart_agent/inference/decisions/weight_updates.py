@@ -57,7 +57,7 @@ class UpdateSettings:
         mode: The order.
         max_updating: Most workers that stand still for new weights at the same time (mode `per_worker`). One worker always goes on
             serving where there are two or more.
-        max_refusals: How often a version may be refused before it is abandoned.
+        max_refusals: How often a version may be refused, or a worker be lost while it takes it, before it is abandoned.
     """
 
     mode: UpdateMode = UpdateMode.PER_WORKER
@@ -82,9 +82,10 @@ class WorkerReported:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker does not answer any more, or is drained; it takes part in nothing until it reports again."""
+    """A worker does not answer any more, or is drained; it takes part in nothing until it reports again. reason: where it is known."""
 
     worker: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +251,9 @@ class UpdatePlanner:
             return False
         if isinstance(event, WorkerLost):
             del self._members[event.worker]
+            if member.phase is _Phase.SWAPPING and member.wanted is not None:
+                reason = event.reason or f"{event.worker} ended while it took it: see its log"
+                self._count_refusal(member.wanted, reason, commands)
         elif isinstance(event, WorkerStaged):
             if member.phase is not _Phase.STAGING or member.wanted != event.weights:
                 return False
@@ -290,11 +294,14 @@ class UpdatePlanner:
         self._leave(member)
         if member.phase is _Phase.SERVING:
             member.phase = _Phase.REFUSED
-        self._refusals[event.weights] += 1
-        if self._refusals[event.weights] == self.settings.max_refusals:
-            self._abandoned.add(event.weights)
-            commands.append(AbandonVersion(event.weights, event.reason))
-            if self.target == event.weights:
+        self._count_refusal(event.weights, event.reason, commands)
+
+    def _count_refusal(self, weights: WeightsId, reason: str, commands: list[UpdateCommand]) -> None:
+        self._refusals[weights] += 1
+        if self._refusals[weights] == self.settings.max_refusals:
+            self._abandoned.add(weights)
+            commands.append(AbandonVersion(weights, reason))
+            if self.target == weights:
                 self.target = self._accepted
             for other in self._members.values():
                 if other.phase not in _STANDING:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -222,37 +224,49 @@ class WorkerEngine:
             published, lease = self._staged
             began_s = self._clock.monotonic()
             if pause:
-                self._set_state(WorkerState.UPDATING)
-                await self.backend.pause(clear_cache=not self._keep_kv)
+                await self._stand_still()
             paused_s = self._clock.monotonic()
-            try:
+            with self._broken_by(f"loading version {weights.number}"):
                 await self.backend.load(published.path, published.digest, weights.number)
-            except BaseException as error:  # a cancelled load is half-way, too; raised again
-                self.broken = f"loading version {weights.number} failed half-way: {type(error).__name__}: {error}"
-                self._changed.set()
-                raise
             self._staged = None
             if self._served is not None:
                 self._served.release()
             self._served, self.weights = lease, weights
             loaded_s = self._clock.monotonic()
             if pause:
-                await self.backend.resume()
-                self._set_state(WorkerState.SERVING)
+                await self._go_on()
             self._bump()
         return paused_s - began_s, loaded_s - paused_s
 
     async def pause(self) -> None:
         """Let all requests stand still until `resume`: a swap for all workers at once."""
         async with self._updating:
-            self._set_state(WorkerState.UPDATING)
-            await self.backend.pause(clear_cache=not self._keep_kv)
+            await self._stand_still()
 
     async def resume(self) -> None:
         """Let requests go on."""
         async with self._updating:
+            await self._go_on()
+
+    async def _stand_still(self) -> None:
+        self._set_state(WorkerState.UPDATING)
+        with self._broken_by("letting requests stand still"):
+            await self.backend.pause(clear_cache=not self._keep_kv)
+
+    async def _go_on(self) -> None:
+        with self._broken_by("letting requests go on"):
             await self.backend.resume()
-            self._set_state(WorkerState.SERVING)
+        self._set_state(WorkerState.SERVING)
+
+    @contextmanager
+    def _broken_by(self, what: str) -> Iterator[None]:
+        """Whatever fails in the context leaves the worker broken, also where it is cancelled half-way."""
+        try:
+            yield
+        except BaseException as error:  # raised again
+            self.broken = f"{what} failed half-way: {type(error).__name__}: {error}"
+            self._changed.set()
+            raise
 
     def drain(self) -> int:
         """Take no new request from now on, for good. Returns how many run."""

@@ -101,10 +101,12 @@ class VersionWait:
     Attributes:
         version: The version.
         stall: Its limit.
+        reached: The oldest version of all workers, where that was newest.
     """
 
     version: int
     stall: Stall
+    reached: int = -1
 
 
 @dataclass(slots=True)
@@ -365,7 +367,8 @@ def _versions_seen(state: VersionWait, event: VersionsSeen) -> list[WaitCommand]
     if event.served == {state.version}:
         return [EndWait()]
     shown = ShowProgress(f"waiting for the inference workers ({event.found})")
-    if state.stall.is_stalled(event.now_s, event.found):
+    state.reached = max(state.reached, min(event.served, default=-1))
+    if state.stall.is_stalled(event.now_s, state.reached):  # workers that come and go are no progress
         minutes = state.stall.waited_s(event.now_s) / 60
         told = f"the inference workers did not come to version {state.version} within {minutes:.0f} minutes"
         return [shown, FailWait(f"{told} ({event.found}): {FIX}")]

@@ -101,6 +101,21 @@ def test_other_weights_of_the_same_number_are_taken_too() -> None:
     assert planner_of("a").apply(VersionPublished(WeightsId(0))) == (), "an unknown digest is no other digest"
 
 
+def test_a_version_that_workers_do_not_survive_is_abandoned_with_the_reason() -> None:
+    """A load that fails in the engine ends the process, which starts well with the old version and is asked again."""
+    planner = planner_of("a", max_refusals=2)
+    planner.apply(VersionPublished(V1))
+    reason = "loading version 1 failed half-way: out of memory"
+    assert planner.apply(WorkerStaged("a", V1)) == (SwapWeights("a", V1, pause=True),)
+    assert planner.apply(WorkerLost("a", reason)) == ()
+    assert planner.apply(WorkerReported("a", V0)) == (StageWeights("a", V1),)
+    assert planner.apply(WorkerLost("a")) == (), "one that is lost while it serves says nothing of the version"
+    assert planner.apply(WorkerReported("a", V0)) == (StageWeights("a", V1),)
+    planner.apply(WorkerStaged("a", V1))
+    assert planner.apply(WorkerLost("a", reason)) == (AbandonVersion(V1, reason),)
+    assert planner.apply(WorkerReported("a", V0)) == ()
+
+
 def test_a_refusal_is_asked_again_with_the_next_report_and_then_abandoned() -> None:
     planner = planner_of("a", max_refusals=2)
     planner.apply(VersionPublished(V1))

@@ -210,6 +210,26 @@ async def test_a_load_that_fails_half_way_takes_the_worker_out_for_good(publish:
             await call
 
 
+@pytest.mark.parametrize("fails", ["pause", "resume"])
+async def test_requests_that_cannot_be_stopped_or_go_on_take_the_worker_out(fails: str, publish: Publish) -> None:
+    class FailingBackend(FakeBackend):
+        async def pause(self, *, clear_cache: bool) -> None:
+            if fails == "pause":
+                raise OSError("engine gone")
+            await super().pause(clear_cache=clear_cache)
+
+        async def resume(self) -> None:
+            raise OSError("engine gone")
+
+    engine = WorkerEngine(FailingBackend())
+    published = publish(1)
+    await engine.stage(published)
+    with pytest.raises(OSError, match="engine gone"):
+        await engine.swap(published.identity)
+    with pytest.raises(WorkerError, match="failed half-way: OSError: engine gone"):
+        await engine.health()
+
+
 async def test_a_swap_for_all_workers_at_once_leaves_pausing_to_the_caller(publish: Publish) -> None:
     backend = FakeBackend()
     engine = WorkerEngine(backend)

@@ -263,9 +263,12 @@ def test_the_inference_workers_are_waited_for_until_all_serve_the_version() -> N
     state = VersionWait(3, Stall(LIMIT_S, 0.0))
     mixed = VersionsSeen(0.0, frozenset({2, 3}), "they serve versions 2 to 3")
     assert waits.decide(state, mixed)[-1] == LookAgain()
-    silent = VersionsSeen(61.0, frozenset(), "policy-0 does not answer")
-    assert waits.decide(state, silent)[-1] == LookAgain(), "what was found has changed"
-    failed = waits.decide(state, VersionsSeen(122.0, frozenset(), "policy-0 does not answer"))[-1]
+    later = VersionsSeen(50.0, frozenset({1, 3}), "they serve versions 1 to 3")
+    assert waits.decide(VersionWait(3, Stall(LIMIT_S, 0.0)), later)[-1] == LookAgain(), "one more worker has come"
+    for at_s in range(5, 60, 5):  # a worker dies, begins again with the old version, and dies of the new one
+        found = ("policy-0 does not answer", frozenset[int]()) if at_s % 2 else ("they serve version 2", frozenset({2}))
+        assert waits.decide(state, VersionsSeen(float(at_s), found[1], found[0]))[-1] == LookAgain()
+    failed = waits.decide(state, VersionsSeen(61.0, frozenset(), "policy-0 does not answer"))[-1]
     assert isinstance(failed, FailWait)
     assert "version 3 within 1 minutes (policy-0 does not answer)" in failed.cause
     assert waits.decide(state, VersionsSeen(123.0, frozenset({3}), "they serve version 3")) == [EndWait()]
