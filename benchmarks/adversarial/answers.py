@@ -44,10 +44,11 @@ def message(head: bytes, payload: bytes = b"") -> bytes:
 
 
 class Answers:
-    """Draws hostile answers for one screen, (width, height) in pixels."""
+    """Draws hostile answers for one screen, (width, height) in pixels, of which a share is malformed."""
 
-    def __init__(self, rng: random.Random, screen: tuple[int, int]) -> None:
+    def __init__(self, rng: random.Random, screen: tuple[int, int], malformed_share: float = MALFORMED_SHARE) -> None:
         self._rng = rng
+        self._malformed_share = malformed_share
         self._screen = screen
         picture = Image.effect_noise(screen, 80.0).convert("RGB")
         self._files = {}
@@ -60,11 +61,11 @@ class Answers:
     def frame(self, request: Mapping[str, Any]) -> tuple[bytes, bool]:
         """The answer to a step, and whether it keeps to the protocol in form (an error, or the frame that was asked for)."""
         fate = self._rng.random()
+        if fate >= 1 - self._malformed_share:
+            return self._malformed_frame(request), False
         if fate < ERROR_SHARE:
             return self._error(request), True
-        if fate < 1 - MALFORMED_SHARE:
-            return self._odd_honest_frame(request), True
-        return self._malformed_frame(request), False
+        return self._odd_honest_frame(request), True
 
     def _error(self, request: Mapping[str, Any]) -> bytes:
         """An error of the agent's own with whatever in it: it costs the step and nothing else."""

@@ -167,7 +167,7 @@ def _fuzz_decoder(count: int, seed: int) -> tuple[int, list[str]]:
     """Decode so many hostile answers here; what was raised beside `MalformedAnswer`."""
     rng = random.Random(seed + 1)
     screen = (64, 48)
-    drawn, foreign = Answers(rng, screen), []
+    drawn, foreign = Answers(rng, screen, malformed_share=1.0), []
     encodings = [FrameSpec.model_validate({"encoding": name}) for name in ENCODINGS]
     for number in range(count):
         spec = rng.choice(encodings)

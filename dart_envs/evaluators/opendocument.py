@@ -12,9 +12,10 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element, ParseError, fromstring
+from xml.etree.ElementTree import Element, ParseError
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.xml_documents import parse_xml
 
 MAX_PART_BYTES = 32 * 1024 * 1024
 MAX_CELLS = 100_000
@@ -129,9 +130,7 @@ class OpenDocument:
 
     def _parse_part(self, parts: Mapping[str, bytes], name: str) -> Element:
         try:
-            if b"<!DOCTYPE" in parts[name][:1000]:
-                raise InvalidArtifact(f"{self._path}: {name} has a document type")
-            return fromstring(parts[name])
+            return parse_xml(parts[name], f"{self._path}: {name}")
         except KeyError:
             raise InvalidArtifact(f"{self._path} has no {name}") from None
         except ParseError as error:

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -37,6 +38,8 @@ REQUESTS_PER_WORKER = 100
 DEFAULT_WORKERS = 2
 WORKERS_VARIABLE = "DART_SCORER_WORKERS"
 STDERR_TAIL_BYTES = 2_000
+_LIMITS = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 2 << 30), (resource.RLIMIT_DATA, 8 << 30))
+"""OSWorld's code parses files that a policy made: a bomb ends the process, and not the client's host."""
 
 
 class ScorerNotInstalledError(EvaluatorError):
@@ -75,6 +78,8 @@ class ScorerWorker:
         except OSError as error:
             self._remove_home()
             raise ScorerNotInstalledError(f"The osworld scorer cannot be started: {error}. {INSTALL_HINT}") from error
+        for kind, most in _LIMITS:
+            resource.prlimit(self._process.pid, kind, (most, most))
         self.request_count = 0
         self._buffer = b""
 

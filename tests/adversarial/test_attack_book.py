@@ -144,6 +144,8 @@ def test_all_families_against_the_whole_book(tmp_path: Path) -> None:
     assert figures["families"] == len(first_tasks())
     assert [one for one in figures["successes"] if not one["sudo"]] == []
     assert figures["hacked_share_without_sudo"] == 0.0
+    assert figures["without_verdict"] == [], "an attack that wins a mask succeeds, too"
+    assert figures["programs_out_of_date"] == []
 
 
 def test_an_attack_without_conditions_fits_everything() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
-from xml.etree.ElementTree import ParseError, fromstring
+from xml.etree.ElementTree import ParseError
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.images import apply_changes, decode_image, draw_scene
 from dart_envs.evaluators.metrics.base import Metric, Options, as_text, binary_score
+from dart_envs.evaluators.xml_documents import parse_xml
 
 MEAN_TOLERANCE = 2.0
 """Mean difference of all channel values, of 255, that two equal pictures may have."""
@@ -60,10 +61,8 @@ def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) ->
 
 
 def _xspf_locations(text: str) -> list[str]:
-    if "<!DOCTYPE" in text:
-        raise InvalidArtifact("the playlist has a document type")
     try:
-        root = fromstring(text)
+        root = parse_xml(text, "the playlist")
     except ParseError as error:
         raise InvalidArtifact(f"the playlist is not XML: {error}") from error
     if any(element.tag.rpartition("}")[2] == "option" for element in root.iter()):

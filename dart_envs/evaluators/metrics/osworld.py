@@ -14,11 +14,12 @@ import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree.ElementTree import ParseError
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact, load_json
 from dart_envs.evaluators.getters import chrome
 from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
+from dart_envs.evaluators.xml_documents import parse_xml
 
 Rules = Mapping[str, Any]
 
@@ -273,8 +274,8 @@ def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float
     if not isinstance(result, GuestFile):
         raise InvalidArtifact("there is no file")
     try:
-        root = ElementTree.fromstring(result.content)
-    except ElementTree.ParseError:
+        root = parse_xml(result.content, result.path)
+    except ParseError:
         return 0.0
     held: str | None = None
     for item in root.findall(".//item"):

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 RETRY_PAUSE_S = 0.5
 """Between the three tries of OSWorld's controller; a file that does not exist is asked for three times."""
@@ -63,11 +64,15 @@ class SingleFileEnv:
 
 
 class RequestMonitor:
-    """Remembers which requests to the desktop's server got no answer at their last try."""
+    """Remembers which requests to the desktop's server got no answer at their last try, and keeps requests to the desktop there.
+
+    A program in the desktop may listen on a port that a getter asks. Its answer must not lead the getter to services of this host.
+    """
 
     def __init__(self) -> None:
         self.unanswered: dict[str, str] = {}
         self.address = ""
+        self.host = ""
 
     def install(self) -> None:
         """Look at every request that `requests` sends from now on."""
@@ -76,6 +81,8 @@ class RequestMonitor:
 
         def monitored_send(session: Any, request: Any, **options: Any) -> Any:
             ours = bool(self.address) and str(request.url).startswith(self.address)
+            if self.host and urlsplit(str(request.url)).hostname == self.host:
+                options["allow_redirects"] = False
             try:
                 answer = send(session, request, **options)
             except Exception as error:
@@ -91,6 +98,7 @@ class RequestMonitor:
     def start(self, env: EvaluationEnv) -> None:
         """Forget what was, and look at this desktop."""
         self.unanswered = {}
+        self.host = env.vm_ip
         self.address = f"http://{env.vm_ip}:{env.server_port}/"
 
 

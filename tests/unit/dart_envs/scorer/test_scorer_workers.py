@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer.testing
@@ -19,7 +20,9 @@ from dart_envs.scorer import install, paths
 from dart_envs.scorer.osworld import parse_outcome
 from dart_envs.scorer.paths import Installation
 from dart_envs.scorer.worker_process import parent_watch
+from dart_envs.scorer.worker_process.evaluation_env import RequestMonitor
 from dart_envs.scorer.workers import ScorerNotInstalledError, ScorerPool, ScorerWorker, ScorerWorkerError, max_workers
+from tests.support.local_server import LocalHandler, LocalServer, serving
 
 ORPHAN = Path(parent_watch.__file__)
 PROGRAM = (
@@ -38,6 +41,12 @@ for line in sys.stdin:
         for folder in orphan.evaluation_folders:
             open(folder + "/busy", "w").close()
         time.sleep(600)
+    if said["op"] == "grow":
+        try:
+            bytearray(9 << 30)
+        except MemoryError:
+            print(json.dumps({"grown": False}), flush=True)
+            continue
     if said["op"] == "die":
         print("out of memory", file=sys.stderr)
         os._exit(3)
@@ -70,6 +79,47 @@ def test_a_worker_has_no_secret_and_its_home_goes_with_it(place: Path, monkeypat
         assert not {"DART_API_KEY", "HTTPS_PROXY"} & set(said["environment"])
         assert os.path.isdir(said["home"])
     assert not os.path.exists(said["home"])
+
+
+def test_a_file_that_grows_in_memory_ends_at_the_workers_own_limit(place: Path) -> None:
+    with ScorerWorker(place) as worker:
+        assert worker.request({"op": "grow"}, timeout_s=20.0) == {"grown": False}
+
+
+class RedirectingHandler(LocalHandler):
+    """Leads every request elsewhere, as a program in a desktop may."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, RedirectingServer)
+        self.send_response(302)
+        self.send_header("Location", self.server.target)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+class RedirectingServer(LocalServer):
+    def __init__(self, target: str) -> None:
+        super().__init__(RedirectingHandler)
+        self.target = target
+
+
+class SecretHandler(LocalHandler):
+    """A service of the host that no desktop may be shown."""
+
+    def do_GET(self) -> None:
+        self.answer(200, b"secret")
+
+
+def test_a_port_of_the_desktop_leads_no_request_to_other_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = pytest.importorskip("requests.sessions")
+    monkeypatch.setattr(sessions.Session, "send", sessions.Session.send)  # put back afterwards
+    monitor = RequestMonitor()
+    monitor.install()
+    with serving(LocalServer(SecretHandler)) as secret, serving(RedirectingServer(f"http://{secret.place}/")) as port:
+        assert sessions.Session().get(f"http://{port.place}/").text == "secret"
+        monitor.start(SimpleNamespace(vm_ip="127.0.0.1", server_port=1))  # type: ignore[arg-type]
+        answer = sessions.Session().get(f"http://{port.place}/")
+    assert (answer.status_code, answer.text) == (302, "")
 
 
 @pytest.mark.parametrize(("op", "words"), [("die", "died .*out of memory"), ("nonsense", "died")])
