@@ -30,7 +30,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class VersionSpan:
-    """Tokens [start, end) of a response were sampled by policy `version`.
+    """Positions [start, end) of a response were sampled by policy `version`: its tokens, and behind them the targets that a head found.
 
     kept_kv: their key-value cache was in part computed by older weights (`kv_after_update = "keep"`). The log-probs are still those of the
     distribution that was sampled from, but no forward pass of one version gives them again.

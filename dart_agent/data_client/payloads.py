@@ -86,7 +86,7 @@ class StepPayload(DataManagerModel):
     token_ids: str
     logprobs: str
     version_spans: list[tuple[int, int, int] | tuple[int, int, int, bool]] = Field(
-        description="version, start, end, and true where the key-value cache was kept over new weights"
+        description="version, start, end of positions (tokens, then pointers), and true where the key-value cache was kept over new weights"
     )
     image_sha256: list[str]
     image_hw: list[tuple[int, int]]
@@ -152,7 +152,7 @@ class StreamStepPayload(DataManagerModel):
     token_ids: str
     logprobs: str
     version_spans: list[tuple[int, int, int] | tuple[int, int, int, bool]] = Field(
-        description="version, start, end, and true where the key-value cache was kept over new weights"
+        description="version, start, end of positions (tokens, then pointers), and true where the key-value cache was kept over new weights"
     )
     image_sha256_new: list[str]
     image_hw_new: list[tuple[int, int]]

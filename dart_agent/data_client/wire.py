@@ -277,7 +277,7 @@ class BatchGroup(DataManagerModel):
 
 
 class BatchRow(DataManagerModel):
-    """One training row by reference to its images; `trainable` are the token ranges that passed the staleness gate."""
+    """One training row by reference to its images; `trainable` are the ranges of positions (tokens, then pointers) that passed the gate."""
 
     group_id: str
     rollout_id: str

@@ -96,7 +96,7 @@ async def open_policy_factory(
         return
     loaded = None
     if pointer.model != WORKERS:
-        loaded = Pointer(await asyncio.to_thread(_load_model, pointer, pointer.model))
+        loaded = Pointer(await asyncio.to_thread(_load_model, pointer, pointer.model), pointer.version)
     async with _open_policies(kind, spec, addresses, endpoint, seed, clock or SystemClock()) as planners:
         finder = _finder(loaded, planners)
         yield OpenPolicies(
@@ -117,7 +117,8 @@ def _load_policy(
 ) -> GroundedPolicy:
     """A head, with its backbone as the planner."""
     loaded = _load_model(settings, model)
-    return GroundedPolicy(TransformersPlanner(loaded, version, settings.max_context), Pointer(loaded), coordinates)
+    planner = TransformersPlanner(loaded, version, settings.max_context)
+    return GroundedPolicy(planner, Pointer(loaded, version), coordinates)
 
 
 def _load_model(settings: PointerSettings, model: str) -> GroundingModel:

@@ -109,7 +109,7 @@ class StepProvenance:
 
     Attributes:
         index: Number of the step, from 0.
-        version_spans: (version, start, end) of its tokens.
+        version_spans: (version, start, end) of its positions: tokens, and targets behind them.
         uses: What became of it in each batch, oldest first.
         verdict: One sentence for each use, or why there is none.
     """

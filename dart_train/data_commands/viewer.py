@@ -215,9 +215,11 @@ def _tokens(
     step: StepRecord, use: BatchUse | None, colours: Mapping[int, int], decode: Decode
 ) -> tuple[ViewedToken, ...]:
     trained = use.trainable if use is not None and use.trained else ()
-    version_T: list[int | None] = [None] * len(step.token_ids_T)
+    ntokens = len(step.token_ids_T)
+    version_T: list[int | None] = [None] * ntokens
     for span in step.version_spans:
-        version_T[span.start : span.end] = [span.version] * (span.end - span.start)
+        end = min(span.end, ntokens)  # behind the tokens are the targets of a head
+        version_T[span.start : end] = [span.version] * (end - span.start)
     found = []
     for position, (token, version) in enumerate(zip(step.token_ids_T, version_T, strict=True)):
         surprisal = -step.logprobs_T[position] if step.logprobs_T else None

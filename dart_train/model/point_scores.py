@@ -22,6 +22,7 @@ def point_logprobs(
     model: GroundingModel,
     steps: Sequence[PointedImage],
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    entropy_gradient: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the log-probs of stored points under a model.
 
@@ -29,9 +30,10 @@ def point_logprobs(
         model: The model, without dropout, so that it is the policy that acts.
         steps: The steps, at least one.
         autocast: The precision of the backbone; the head has that of its weights.
+        entropy_gradient: Whether entropies have gradients, too, for which the parts of every cell are kept and not those of one.
 
     Returns:
-        Log-probs and entropies in nats, with gradients, and which of them there are; [B, T] each.
+        Log-probs and entropies in nats, and which of them there are; [B, T] each.
     """
     import torch
 
@@ -48,7 +50,8 @@ def point_logprobs(
         points = [PointDistribution.of_head(model.head, question, temperature=step.temperature) for question in found]
         choices = [PointChoice(target.cell, target.part) for target in step.targets]
         rows.append(torch.stack([point.logprob(choice) for point, choice in zip(points, choices, strict=True)]))
-        entropies.append(torch.stack([point.entropy() for point in points]))
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropies.append(torch.stack([point.entropy() for point in points]))
     logprobs_BT, entropy_BT = (torch.nn.utils.rnn.pad_sequence(part, batch_first=True) for part in (rows, entropies))
     lengths_B1 = torch.tensor([len(step.targets) for step in steps], device=logprobs_BT.device)[:, None]
     mask_BT = torch.arange(logprobs_BT.shape[1], device=logprobs_BT.device)[None] < lengths_B1

@@ -131,7 +131,12 @@ class TrainedPolicy:
 
         assert isinstance(self.loaded, PointingModel), "rows have targets only where the policy has a head"
         images = [image for _, image in batch.pointed]
-        found_NT, entropies_NT, mask_NT = point_logprobs(self.loaded.grounding, images, self.compute.autocast)
+        found_NT, entropies_NT, mask_NT = point_logprobs(
+            self.loaded.grounding,
+            images,
+            self.compute.autocast,
+            entropy_gradient=self.config.loss.entropy_coefficient > 0,
+        )
         rows_N = torch.tensor([row for row, _ in batch.pointed], device=mask_NT.device)
         begins_N = batch.response_mask_BR.to(mask_NT.device)[rows_N].sum(-1)
         places, targets = mask_NT.nonzero(as_tuple=True)

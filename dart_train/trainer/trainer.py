@@ -30,6 +30,7 @@ from dart_train.trainer.batches.rows import (
     StepKey,
     TrainRow,
     build_rows,
+    mean_token_entropy,
     select_steps,
     select_tokens,
     split_minibatches,
@@ -185,7 +186,7 @@ class Trainer:
         entropies: dict[StepKey, float] = {}
         if passes > 1 or step_fraction < 1 or token_fraction < 1:
             old, entropies_T = self._score_rows(rows)
-            entropies = {key: float(each_T.mean()) if len(each_T) else 0.0 for key, each_T in entropies_T.items()}
+            entropies = {row.key: mean_token_entropy(row, entropies_T[row.key]) for row in rows}
             rows, decided = select_steps(rows, entropies, step_fraction)
             if token_fraction < 1:
                 rows, without_tokens = select_tokens(rows, entropies_T, token_fraction)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from dart_agent.grounding.acting.pointer import Pointer
+from dart_agent.grounding.acting.pointer import FoundTargets, Pointer
 from dart_agent.grounding.acting.policy import GroundedPolicy
 from dart_agent.grounding.acting.served_pointer import ServedPointer
 from dart_agent.grounding.model import GroundingModel, load_grounding_model
@@ -25,7 +25,7 @@ from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.settings import PublishedWeights, WorkerSettings
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.worker_process import WorkerProcess
-from dart_agent.types import Completion, FinishReason, PointedTarget, PolicyRequest, SamplingParams
+from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams
 from tests.unit.dart_agent.grounding_models import screen, small_model
 
 pytestmark = [
@@ -106,12 +106,13 @@ def asked(request_id: str, image: Any, **sampling: Any) -> PolicyRequest:
     return PolicyRequest(messages, (image,), SamplingParams(**{"max_tokens": 4, "seed": 0, **sampling}), request_id)
 
 
-def check_same(found: list[PointedTarget], wanted: list[PointedTarget]) -> float:
-    """The same points with the same log-probs; gives the largest difference of two log-probs."""
-    assert [(one.instruction, one.cell, one.part, one.point) for one in found] == [
-        (one.instruction, one.cell, one.part, one.point) for one in wanted
+def check_same(found: FoundTargets, wanted: FoundTargets) -> float:
+    """The same points of the same version with the same log-probs; gives the largest difference of two log-probs."""
+    assert found.version == wanted.version
+    assert [(one.instruction, one.cell, one.part, one.point) for one in found.targets] == [
+        (one.instruction, one.cell, one.part, one.point) for one in wanted.targets
     ]
-    error = max(abs(one.logprob - other.logprob) for one, other in zip(found, wanted, strict=True))
+    error = max(abs(one.logprob - other.logprob) for one, other in zip(found.targets, wanted.targets, strict=True))
     assert error <= MAX_ERROR
     return error
 
@@ -180,7 +181,7 @@ async def test_a_policy_acts_where_the_worker_points(served: ServedHead) -> None
     found = await GroundedPolicy(DescribingPlanner(), served.served).complete(request)
     wanted = await GroundedPolicy(DescribingPlanner(), served.here).complete(request)
     assert found.action_text == wanted.action_text
-    check_same(list(found.pointers), list(wanted.pointers))
+    check_same(FoundTargets(0, found.pointers), FoundTargets(0, wanted.pointers))
 
 
 async def test_a_running_worker_takes_over_a_new_head(served: ServedHead) -> None:
@@ -193,8 +194,9 @@ async def test_a_running_worker_takes_over_a_new_head(served: ServedHead) -> Non
     published = PublishedWeights(1, served.root / "v1", weights_digest(served.root / "v1"))
     await served.client.load(published)
     found = await served.served.find(replace(request, request_id="update.1"), QUESTIONS)
-    check_same(found, await Pointer(newer).find(request, QUESTIONS))
-    assert np.abs(np.array([point.logprob for point in found]) - [point.logprob for point in before]).max() > 0.01
+    check_same(found, await Pointer(newer, 1).find(request, QUESTIONS))
+    logprobs = [[point.logprob for point in each.targets] for each in (found, before)]
+    assert np.abs(np.subtract(*logprobs)).max() > 0.01
     # And the head alone, on the same backbone: what was computed from the image is not kept either.
     import torch
 
@@ -205,5 +207,5 @@ async def test_a_running_worker_takes_over_a_new_head(served: ServedHead) -> Non
     await served.client.load(PublishedWeights(2, served.root / "v2", weights_digest(served.root / "v2")))
     check_same(
         await served.served.find(replace(request, request_id="update.2"), QUESTIONS),
-        await Pointer(newer).find(request, QUESTIONS),
+        await Pointer(newer, 2).find(request, QUESTIONS),
     )

@@ -177,7 +177,7 @@ def batch_of_trajectories(trajectories: list[list[StepRecord]], batch_id: str = 
             group_id="grp",
             rollout_id=member.rollout_id,
             step=StepPayload.from_value(step),
-            trainable=[(0, len(step.token_ids_T))],
+            trainable=[(0, len(step.token_ids_T) + len(step.pointers))],
         )
         for member, steps in zip(members, trajectories, strict=True)
         for step in steps

@@ -13,10 +13,11 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.model import GroundingModel
-from dart_agent.types import PointedTarget, PolicyRequest
+from dart_agent.types import PointedTarget, PolicyRequest, PolicyVersion
 from dart_envs.types import RgbImage
 
 if TYPE_CHECKING:
@@ -25,18 +26,33 @@ if TYPE_CHECKING:
     from dart_agent.grounding.pointing import PointDistribution
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTargets:
+    """The points of one answer.
+
+    Attributes:
+        version: Policy version of the weights that found all of them.
+        targets: In the order in which they were asked for.
+    """
+
+    version: PolicyVersion
+    targets: tuple[PointedTarget, ...]
+
+
 class Pointer:
     """Points with one model; calls from several threads wait for each other.
 
     Args:
         model: The model, in evaluation mode.
+        version: Policy version of its weights.
     """
 
-    def __init__(self, model: GroundingModel) -> None:
+    def __init__(self, model: GroundingModel, version: PolicyVersion = 0) -> None:
         self.model = model
+        self.version = version
         self._one_at_a_time = threading.Lock()
 
-    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> list[PointedTarget]:
+    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> FoundTargets:
         """Find targets on the latest image of a request, with its temperature and seed.
 
         Args:
@@ -46,13 +62,14 @@ class Pointer:
         Returns:
             A point for each.
         """
-        return await asyncio.to_thread(
+        found = await asyncio.to_thread(
             self.point,
             request.images[-1],
             instructions,
             temperature=request.sampling.temperature,
-            seed=request_seed(request),
+            seed=point_seed(request),
         )
+        return FoundTargets(self.version, tuple(found))
 
     def point(
         self, image: RgbImage, instructions: Sequence[str], *, temperature: float, seed: int
@@ -112,4 +129,20 @@ def request_seed(request: PolicyRequest) -> int:
     """
     if request.sampling.seed is not None:
         return request.sampling.seed % 2**63
-    return int.from_bytes(hashlib.sha256(request.request_id.encode()).digest()[:8], "big") >> 1
+    return _hashed(request.request_id)
+
+
+def point_seed(request: PolicyRequest) -> int:
+    """The seed of the points of an answer, another one than that of its text, so that both are drawn independently.
+
+    Args:
+        request: The request.
+
+    Returns:
+        A number below 2^63.
+    """
+    return _hashed(f"points of {request_seed(request)}")
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -2,8 +2,9 @@
 
 Role: `GroundedPolicy` lets a planner answer, finds the described targets on the latest image, and returns the answer with the points.
 Any `Policy` can plan: vLLM workers, an endpoint, the backbone itself (`dart_agent.grounding.acting.planner`). Rule: text, token ids and
-token log-probs of an answer stay the planner's; the points are in `Completion.pointers`, and `Completion.action_text` is what is
-performed. Coordinates that the planner writes itself are performed as they are. Non-goals: episodes (`dart_agent.rollouts`).
+token log-probs of an answer stay the planner's; the points are in `Completion.pointers`, their version is a span behind those of the
+tokens, and `Completion.action_text` is what is performed. Coordinates that the planner writes itself are performed as they are.
+Non-goals: episodes (`dart_agent.rollouts`).
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
+from dart_agent.grounding.acting.pointer import FoundTargets
 from dart_agent.grounding.acting.targets import fill_targets, find_targets
-from dart_agent.types import Completion, PointedTarget, Policy, PolicyRequest
+from dart_agent.types import Completion, Policy, PolicyRequest, VersionSpan
 from dart_envs.observations.geometry import Coordinates
 
 
 class TargetFinder(Protocol):
     """What finds targets: a head in this process (`Pointer`), or that of inference workers (`ServedPointer`)."""
 
-    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> list[PointedTarget]:
+    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> FoundTargets:
         """A point for each instruction on the latest image of a request, drawn with its temperature and seed."""
         ...
 
@@ -46,8 +48,12 @@ class GroundedPolicy:
         if not targets:
             return completion
         image = request.images[-1]
-        pointers = await self._pointer.find(request, [target.instruction for target in targets])
+        found = await self._pointer.find(request, [target.instruction for target in targets])
         wh = (image.shape[1], image.shape[0])
-        points = [pointer.point for pointer in pointers]
+        points = [target.point for target in found.targets]
         text = fill_targets(completion.text, targets, points, wh, self._coordinates)
-        return dataclasses.replace(completion, pointers=tuple(pointers), action_text=text)
+        spans = completion.version_spans
+        if spans:  # without those of the tokens nothing is trained on
+            ntokens = len(completion.token_ids_T)
+            spans = (*spans, VersionSpan(found.version, ntokens, ntokens + len(found.targets)))
+        return dataclasses.replace(completion, pointers=found.targets, action_text=text, version_spans=spans)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from dart_agent.grounding.acting.pointer import draw_target, request_seed
+from dart_agent.grounding.acting.pointer import FoundTargets, draw_target, point_seed
 from dart_agent.inference.pointer_wire import PointAnswer, PointRequest
 from dart_agent.types import PointedTarget, PolicyRequest
 
@@ -33,7 +33,7 @@ class ServedPointer:
     def __init__(self, workers: PointingWorkers) -> None:
         self._workers = workers
 
-    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> list[PointedTarget]:
+    async def find(self, request: PolicyRequest, instructions: Sequence[str]) -> FoundTargets:
         """Find targets on the latest image of a request, with its temperature and seed.
 
         Args:
@@ -47,7 +47,7 @@ class ServedPointer:
         digest = request.image_sha256[-1] if request.image_sha256 else ""
         asked = PointRequest(image, tuple(instructions), f"{request.request_id}-points", digest)
         answer = await self._workers.point(asked)
-        return await asyncio.to_thread(_draw, request, asked, answer)
+        return FoundTargets(answer.version, tuple(await asyncio.to_thread(_draw, request, asked, answer)))
 
 
 def _draw(request: PolicyRequest, asked: PointRequest, answer: PointAnswer) -> list[PointedTarget]:
@@ -58,7 +58,7 @@ def _draw(request: PolicyRequest, asked: PointRequest, answer: PointAnswer) -> l
 
     height, width = asked.image.shape[:2]
     temperature = request.sampling.temperature
-    generator = torch.Generator().manual_seed(request_seed(request))
+    generator = torch.Generator().manual_seed(point_seed(request))
     found = []
     for instruction, target in zip(asked.instructions, answer.targets, strict=True):
         parts_MP = None if target.parts_MP is None else torch.tensor(target.parts_MP)

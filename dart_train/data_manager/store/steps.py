@@ -400,8 +400,10 @@ def _checked(
         if span[1] != position or span[2] <= span[1]:
             raise StoreError(f"{where}: version spans {row['version_spans']} do not follow each other from 0")
         position = span[2]
-    if step.version_spans and position != ntokens:
-        raise StoreError(f"{where}: version spans cover {position} of {ntokens} tokens")
+    if step.version_spans and position != ntokens + len(step.pointers):
+        raise StoreError(
+            f"{where}: version spans cover {position} positions of {ntokens} tokens and {len(step.pointers)} targets"
+        )
     if nnew and step.image_hw_new:
         _check_images(where, _ids(row["prompt_new"]).tolist(), step.image_hw_new, placeholders())
     return row

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dart_agent.data_client.wire import Batch
 from dart_agent.types import PointedTarget, StepRecord
 from dart_train.curation.step_filter import select_high_entropy
-from dart_train.curation.token_filter import select_high_entropy_tokens
+from dart_train.curation.token_filter import Ranges, select_high_entropy_tokens
 from dart_train.objectives.advantages import group_advantages
 from dart_train.objectives.settings import AdvantageKind, AdvantageOver
 
@@ -96,11 +96,11 @@ def build_rows(
     rows = []
     for row in batch.rows:
         step, trainable = row.step.to_value(), tuple(row.trainable)
-        tokens, targets = len(step.token_ids_T), step.pointers if pointer else ()
-        if trainable and trainable[-1][1] == tokens:
-            trainable = (*trainable, (tokens, tokens + len(targets))) if targets else trainable
-        else:
-            targets = ()
+        ntokens = len(step.token_ids_T)
+        fresh_targets = any(end > ntokens for _, end in trainable)
+        if not pointer:
+            clipped = ((start, min(end, ntokens)) for start, end in trainable)
+            trainable = tuple((start, end) for start, end in clipped if start < end)
         rows.append(
             TrainRow(
                 rollout_id=row.rollout_id,
@@ -109,10 +109,24 @@ def build_rows(
                 trainable=trainable,
                 advantage=advantages[(row.group_id, row.rollout_id)],
                 trajectory_share=1 / rows_of[(row.group_id, row.rollout_id)],
-                targets=targets,
+                targets=step.pointers if pointer and fresh_targets else (),
             )
         )
     return rows
+
+
+def mean_token_entropy(row: TrainRow, entropies_R: NDArray[np.float64]) -> float:
+    """Compute by what steps are ranked: targets are left out, whose entropy says whether a step points and not whether it was undecided.
+
+    Args:
+        row: The row.
+        entropies_R: Entropy of each position of its response, in nats, [R].
+
+    Returns:
+        The mean over its tokens, 0 without tokens.
+    """
+    entropies_T = entropies_R[: len(row.step.token_ids_T)]
+    return float(entropies_T.mean()) if len(entropies_T) else 0.0
 
 
 def select_steps(
@@ -122,7 +136,7 @@ def select_steps(
 
     Args:
         rows: The rows.
-        entropies: Mean entropy of a row's positions, in nats.
+        entropies: Mean entropy of a row's tokens, in nats.
         fraction: Fraction of the steps of a group that is kept.
 
     Returns:
@@ -143,7 +157,7 @@ def select_steps(
 def select_tokens(
     rows: Sequence[TrainRow], entropies_T: Mapping[StepKey, NDArray[np.float64]], fraction: float
 ) -> tuple[list[TrainRow], list[TrainRow]]:
-    """Narrow rows to their tokens with the highest entropy, of all trained tokens of the batch.
+    """Narrow rows to their tokens with the highest entropy, of all trained tokens of the batch; targets are kept.
 
     Args:
         rows: The rows.
@@ -153,11 +167,23 @@ def select_tokens(
     Returns:
         The rows to train on, and those of which nothing is left.
     """
-    narrowed = select_high_entropy_tokens(
-        [entropies_T[row.key] for row in rows], [row.trainable for row in rows], fraction
-    )
+    tokens, targets = zip(*(_divided(row) for row in rows), strict=True) if rows else ((), ())
+    narrowed = [
+        (*of_tokens, *of_targets)
+        for of_tokens, of_targets in zip(
+            select_high_entropy_tokens([entropies_T[row.key] for row in rows], tokens, fraction), targets, strict=True
+        )
+    ]
     used = [replace(row, trainable=ranges) for row, ranges in zip(rows, narrowed, strict=True) if ranges]
     return used, [row for row, ranges in zip(rows, narrowed, strict=True) if not ranges]
+
+
+def _divided(row: TrainRow) -> tuple[Ranges, Ranges]:
+    """The trained ranges of a row's tokens, and of its targets."""
+    ntokens = len(row.step.token_ids_T)
+    tokens = ((start, min(end, ntokens)) for start, end in row.trainable)
+    targets = ((max(start, ntokens), end) for start, end in row.trainable)
+    return tuple(each for each in tokens if each[0] < each[1]), tuple(each for each in targets if each[0] < each[1])
 
 
 def split_minibatches(rows: Sequence[TrainRow], parts: int, random: Random) -> list[list[TrainRow]]:

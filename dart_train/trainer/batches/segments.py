@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from dart_agent.data_client.token_stream import continues
 from dart_train.trainer.batches.rows import TrainRow
 
+QUESTION_TOKENS = 24
+"""Of a question to an action head beside its instruction: turns of the chat and the answer around the pointer token."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -36,6 +39,20 @@ class Segment:
         """Length of the stream."""
         last = self.rows[-1].step
         return len(last.prompt_ids_P) + len(last.token_ids_T)
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens of its forward passes: the stream, and for a step that points its last image with a question per target once more.
+
+        That pass is estimated from above, so that nothing has to be tokenised: an image has at most its share of the prompt.
+        """
+        return self.tokens + sum(_pointing_tokens(row) for row in self.rows if row.targets)
+
+
+def _pointing_tokens(row: TrainRow) -> int:
+    step = row.step
+    asked = sum(len(target.instruction.split()) + QUESTION_TOKENS for target in row.targets)
+    return len(step.prompt_ids_P) // max(1, len(step.image_sha256)) + asked
 
 
 def build_segments(rows: Sequence[TrainRow]) -> list[Segment]:
@@ -63,7 +80,7 @@ def build_segments(rows: Sequence[TrainRow]) -> list[Segment]:
 
 
 def plan_micro_batches(segments: Sequence[Segment], max_tokens: int, ranks: int = 1) -> list[list[Segment]]:
-    """Distribute segments over micro-batches of about the same number of tokens.
+    """Distribute segments over micro-batches whose forward passes have about the same number of tokens.
 
     The longest segment goes first, each to the micro-batch with the fewest tokens. There are as few micro-batches as the limit allows.
 
@@ -76,8 +93,8 @@ def plan_micro_batches(segments: Sequence[Segment], max_tokens: int, ranks: int 
         The micro-batches, a multiple of `ranks`, those with most tokens first; fewer than `ranks` of them are empty, but all of them are
         where there is no segment.
     """
-    longest_first = sorted(segments, key=lambda segment: -segment.tokens)
-    count = -(-sum(segment.tokens for segment in segments) // max_tokens)
+    longest_first = sorted(segments, key=lambda segment: -segment.pass_tokens)
+    count = -(-sum(segment.pass_tokens for segment in segments) // max_tokens)
     count = max(1, -(-count // ranks)) * ranks
     while True:
         parts: list[list[Segment]] = [[] for _ in range(count)]
@@ -85,7 +102,7 @@ def plan_micro_batches(segments: Sequence[Segment], max_tokens: int, ranks: int 
         for segment in longest_first:
             least = sizes.index(min(sizes))
             parts[least].append(segment)
-            sizes[least] += segment.tokens
+            sizes[least] += segment.pass_tokens
         if all(size <= max_tokens or len(part) == 1 for size, part in zip(sizes, parts, strict=True)):
             order = sorted(range(count), key=lambda index: -sizes[index])
             needed = max(1, -(-min(count, len(segments)) // ranks)) * ranks

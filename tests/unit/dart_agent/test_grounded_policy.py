@@ -19,7 +19,7 @@ from dart_agent.grounding.acting.targets import fill_targets, find_targets  # no
 from dart_agent.prompts.builder import PromptBuilder, preset  # noqa: E402
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids  # noqa: E402
 from dart_agent.rollouts.episode_loop import run_episode  # noqa: E402
-from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams  # noqa: E402
+from dart_agent.types import Completion, FinishReason, PolicyRequest, SamplingParams, VersionSpan  # noqa: E402
 from dart_envs.action_formats.uitars import parse  # noqa: E402
 from dart_envs.observations.geometry import PointMap  # noqa: E402
 from dart_envs.types import ActionType  # noqa: E402
@@ -67,7 +67,7 @@ class FixedPlanner:
         self.answers = list(answers)
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        return Completion(self.answers.pop(0), (1,), (2,), (-0.5,), (), FinishReason.STOP)
+        return Completion(self.answers.pop(0), (1,), (2,), (-0.5,), (VersionSpan(4, 0, 1),), FinishReason.STOP)
 
 
 def request(seed: int | None = 0, temperature: float = 1.0, **changes: Any) -> PolicyRequest:
@@ -77,7 +77,7 @@ def request(seed: int | None = 0, temperature: float = 1.0, **changes: Any) -> P
 
 
 async def test_points_are_drawn_with_their_log_probs(tmp_path: Path) -> None:
-    pointer = Pointer(small_model("qwen3_vl", tmp_path, offset_parts=2))
+    pointer = Pointer(small_model("qwen3_vl", tmp_path, offset_parts=2), version=5)
     found = [await GroundedPolicy(FixedPlanner(CLICK), pointer).complete(request(seed)) for seed in (1, 1, 2)]
     assert found[0] == found[1]
     assert (
@@ -85,6 +85,7 @@ async def test_points_are_drawn_with_their_log_probs(tmp_path: Path) -> None:
     )
     (target,) = found[0].pointers
     assert target.instruction == "click the button that saves"
+    assert found[0].version_spans == (VersionSpan(4, 0, 1), VersionSpan(5, 1, 2))
     assert target.logprob == pytest.approx(-3.18, abs=1.0)  # 6 cells of 4 parts, nearly uniform before training
     assert found[0].text == CLICK
     x, y = target.point
@@ -98,6 +99,7 @@ async def test_coordinates_and_other_actions_stay_the_planners(tmp_path: Path) -
     for text in ("Action: click(start_box='(3,4)')", "Action: finished(content='')", "nonsense"):
         completion = await GroundedPolicy(FixedPlanner(text), pointer).complete(request())
         assert (completion.action_text, completion.pointers) == (None, ())
+        assert completion.version_spans == (VersionSpan(4, 0, 1),)
 
 
 async def test_an_episode_clicks_where_the_head_points_and_stores_it(tmp_path: Path) -> None:

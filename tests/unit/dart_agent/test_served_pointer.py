@@ -72,10 +72,13 @@ async def test_a_point_does_not_depend_on_where_the_head_runs(tmp_path: Path, pa
     for seed, temperature in ((1, 1.0), (2, 0.5), (3, 0.0)):
         sampling = SamplingParams(temperature=temperature, seed=seed, max_tokens=4)
         request = PolicyRequest(messages, (screen(),), sampling, "roll.0")
-        here = await Pointer(model).find(request, QUESTIONS)
+        here = await Pointer(model, version=2).find(request, QUESTIONS)
         served = await ServedPointer(FakeWorkers(model)).find(request, QUESTIONS)
-        assert [(one.cell, one.part, one.point) for one in served] == [(one.cell, one.part, one.point) for one in here]
-        assert [one.logprob for one in served] == pytest.approx([one.logprob for one in here], abs=1e-6)
+        places = [[(one.cell, one.part, one.point) for one in found.targets] for found in (served, here)]
+        assert places[0] == places[1]
+        logprobs = [one.logprob for one in here.targets]
+        assert [one.logprob for one in served.targets] == pytest.approx(logprobs, abs=1e-6)
+        assert (served.version, here.version) == (3, 2)
 
 
 def test_a_question_has_the_ids_of_its_packed_row_up_to_the_pointer(tmp_path: Path) -> None:

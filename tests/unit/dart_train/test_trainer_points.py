@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -20,9 +21,10 @@ from dart_agent.grounding.forward import run_forward
 from dart_agent.grounding.model import HEAD_PREFIX, GroundingModel, load_grounding_model
 from dart_agent.grounding.packing import Question, pack
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
-from dart_agent.types import PointedTarget, StepRecord
+from dart_agent.types import PointedTarget, StepRecord, VersionSpan
 from dart_train.model.pointing_model import PointingModel, load_pointing_model
-from dart_train.trainer.batches.rows import build_rows
+from dart_train.trainer.batches.rows import build_rows, mean_token_entropy, select_tokens
+from dart_train.trainer.batches.segments import build_segments, plan_micro_batches
 from dart_train.trainer.trainer import BatchFailed, Trainer
 from tests.unit.dart_agent.grounding_models import small_model
 
@@ -57,7 +59,9 @@ def pointed(loaded: PointingModel, images: ImageStore, seed: int, index: int, ta
     """A step that also pointed, with the log-probs of the model itself."""
     step = step_of(loaded, images, seed, index, temperature=TEMPERATURE)
     found = Pointer(loaded.grounding).point(screen(seed), ASKED[:targets], temperature=TEMPERATURE, seed=seed)
-    return replace(step, pointers=tuple(found))
+    ntokens = len(step.token_ids_T)
+    span = (VersionSpan(0, ntokens, ntokens + targets),) if targets else ()
+    return replace(step, pointers=tuple(found), version_spans=(*step.version_spans, *span))
 
 
 def batch_with_points(loaded: PointingModel, images: ImageStore) -> Batch:
@@ -175,12 +179,42 @@ def test_a_train_step_changes_the_head_and_publishes_it(
 
 def test_stale_points_are_not_trained_on(loaded: PointingModel, images: ImageStore) -> None:
     batch = batch_of_trajectories([[pointed(loaded, images, 1, 0, 2)], [pointed(loaded, images, 2, 0, 1)]])
-    stale = batch.rows[0].model_copy(update={"trainable": [(0, 3)]})
+    stale = batch.rows[0].model_copy(update={"trainable": [(0, 5)]})
     batch = batch.model_copy(update={"rows": [stale, batch.rows[1]]})
     first, second = build_rows(batch, "grpo", pointer=True)
-    assert (first.targets, first.trainable) == ((), ((0, 3),))
-    assert second.trainable == ((0, 5), (5, 6))
-    assert all(row.targets == () for row in build_rows(batch, "grpo")), "a policy without a head trains on the tokens"
+    assert (first.targets, first.trainable) == ((), ((0, 5),))
+    assert (second.targets, second.trainable) == (batch.rows[1].step.to_value().pointers, ((0, 6),))
+    tokens = [(row.targets, row.trainable) for row in build_rows(batch, "grpo")]
+    assert tokens == [((), ((0, 5),))] * 2, "a policy without a head trains on the tokens"
+
+
+def test_filters_rank_tokens_alone_and_keep_targets(loaded: PointingModel, images: ImageStore) -> None:
+    rows = build_rows(batch_with_points(loaded, images), "grpo", pointer=True)
+    entropies = {row.key: np.r_[np.linspace(0.0, 1.0, 5), np.full(len(row.targets), 9.0)] for row in rows}
+    assert {mean_token_entropy(row, entropies[row.key]) for row in rows} == {0.5}
+    used, unused = select_tokens(rows, entropies, 0.2)
+    assert unused == []
+    found = {(len(row.targets), row.trainable) for row in used}
+    assert found == {(2, ((4, 5), (5, 7))), (0, ((4, 5),)), (1, ((4, 5), (5, 6)))}
+    only_first = {key: each if key == rows[0].key else each * 0.1 for key, each in entropies.items()}
+    used, unused = select_tokens(rows, only_first, 0.2)
+    assert [row.trainable for row in used] == [((2, 5), (5, 7)), ((5, 6),)], "a target stays where no token does"
+    assert [row.key for row in unused] == [rows[1].key]
+
+
+def test_the_pass_of_the_head_counts_towards_the_size_of_a_micro_batch(
+    loaded: PointingModel, images: ImageStore
+) -> None:
+    batch = batch_with_points(loaded, images)
+    with_head, without = (build_segments(build_rows(batch, "grpo", pointer=pointer)) for pointer in (True, False))
+    assert [segment.tokens for segment in with_head] == [segment.tokens for segment in without]
+    assert all(segment.pass_tokens == segment.tokens for segment in without)
+    for segment, row in [(each, row) for each in with_head for row in each.rows if row.targets]:
+        asked = [[Question.point(target.instruction) for target in row.targets]]
+        packed = pack(loaded.grounding, [images.get(row.step.image_sha256[-1])], asked)
+        assert segment.pass_tokens - segment.tokens >= packed.input_ids_BT.shape[1] // 2
+    limit = max(segment.pass_tokens for segment in with_head)
+    assert len(plan_micro_batches(with_head, limit)) > len(plan_micro_batches(without, limit))
 
 
 def test_a_point_outside_of_its_image_fails_the_batch(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from data_manager_harness import SPANS, DataManagerHarness
 from sqlalchemy import select
 
 from dart_agent.data_client.fake_trajectories import fake_trajectory
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import Batch, BatchReport, BatchRow, EpisodeCounts, StepUse, TaskSelection
-from dart_agent.types import PointedTarget, Purpose
+from dart_agent.errors import StoreError
+from dart_agent.types import PointedTarget, Purpose, StepRecord, VersionSpan
 from dart_train.data_manager.store.models import BatchMemberTable
 
 MIXED = [1.0, 0.0, 0.0, 0.0]
@@ -92,12 +95,39 @@ def test_points_of_an_action_head_reach_the_batch(harness: DataManagerHarness) -
         item = harness.must_acquire()
         trajectory, _ = fake_trajectory(item, reward=reward)
         found = PointedTarget("click the bin", number, 3, -1.25 - number, (0.5, 20.25))
-        steps = tuple(replace(step, pointers=(found,) * step.index) for step in trajectory.steps_S)
+        steps = tuple(_pointed(step, (found,) * step.index, version=0) for step in trajectory.steps_S)
         pointed |= {(item.rollout_id, step.index): step.pointers for step in steps}
         harness.manager.report(TrajectoryPayload.from_value(replace(trajectory, steps_S=steps)))
     harness.restart()
     batch = Batch.model_validate_json(harness.must_batch().model_dump_json())
     assert {(row.rollout_id, row.step.index): row.step.to_value().pointers for row in batch.rows} == pointed
+    assert {row.trainable == [(0, 4 + row.step.index)] for row in batch.rows} == {True}
+
+
+def test_the_gate_withholds_points_of_an_old_version_and_keeps_their_tokens(harness: DataManagerHarness) -> None:
+    harness.phase()
+    target = PointedTarget("click the bin", 1, 3, -1.25, (0.5, 20.25))
+    for number, reward in enumerate(2 * MIXED):
+        trajectory, _ = fake_trajectory(harness.must_acquire(), reward=reward, version=3, steps=1)
+        steps = tuple(_pointed(step, (target,), version=3 * (number % 2)) for step in trajectory.steps_S)
+        harness.manager.report(TrajectoryPayload.from_value(replace(trajectory, steps_S=steps)))
+    ranges = Counter(tuple(row.trainable) for row in harness.must_batch(version=3).rows)
+    assert ranges == {((0, 4),): 4, ((0, 5),): 4}
+
+
+def test_a_point_without_a_version_is_refused(harness: DataManagerHarness) -> None:
+    harness.phase()
+    trajectory, _ = fake_trajectory(harness.must_acquire(), reward=1.0, steps=1)
+    target = PointedTarget("click the bin", 1, 3, -1.25, (0.5, 20.25))
+    steps = tuple(replace(step, pointers=(target,)) for step in trajectory.steps_S)
+    with pytest.raises(StoreError, match="version spans cover 4 positions of 4 tokens and 1 targets"):
+        harness.manager.report(TrajectoryPayload.from_value(replace(trajectory, steps_S=steps)))
+
+
+def _pointed(step: StepRecord, targets: tuple[PointedTarget, ...], *, version: int) -> StepRecord:
+    begin = len(step.token_ids_T)
+    span = (VersionSpan(version, begin, begin + len(targets)),) if targets else ()
+    return replace(step, pointers=targets, version_spans=(*step.version_spans, *span))
 
 
 def test_staleness_withholds_tokens_then_steps_then_groups(harness: DataManagerHarness) -> None:
