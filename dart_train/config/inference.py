@@ -1,4 +1,4 @@
-"""The recipe's section `inference`: the vLLM workers.
+"""The recipe's section `inference`: what computes the policy.
 
 Role: the schema. Non-goals: the settings of a worker (`dart_agent.inference.config`).
 """
@@ -16,9 +16,11 @@ from dart_train.model.weights import PublishedDtype, PublishedWeightsKind
 
 
 class InferenceSection(StrictModel):
-    """The vLLM workers.
+    """The inference workers.
 
     Attributes:
+        engine: `vllm`: inference workers; `transformers`: rollout workers load the policy themselves, which is slower and needs no vLLM
+            (only policies with an action head, `model.pointer`; of the settings below they use threads, max_model_len and devices).
         workers: Number of workers.
         threads: CPU threads per worker.
         dtype: Data type of the model.
@@ -40,6 +42,7 @@ class InferenceSection(StrictModel):
         metrics_port: Port of this host's loopback where Prometheus reads the metrics of all workers; None: nowhere.
     """
 
+    engine: Literal["vllm", "transformers"] = "vllm"
     workers: int = Field(default=2, ge=1, le=64)
     threads: int = Field(default=1, ge=1)
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"

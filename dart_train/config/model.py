@@ -26,8 +26,8 @@ class ModelSection(StrictModel):
         history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
         min_pixels: Least pixels of a screenshot in a prompt; smaller screens are enlarged. None: the prompt's own.
         max_pixels: Most pixels of a screenshot in a prompt; larger screens are shrunk. None: the prompt's own, 2.1 million for UI-TARS.
-        pointer: Whether the policy at `path` has an action head: rollout workers plan and point with it (transformers, no vLLM), and it is
-            trained on its tokens and its points.
+        pointer: Whether the policy has an action head: it describes targets in words, its head finds them, and it is trained on its tokens
+            and its points. The warm start gives a policy without a head a new one; without a warm start `path` has one.
     """
 
     preset: Literal["tiny"] | None = None
@@ -43,8 +43,4 @@ class ModelSection(StrictModel):
     def _exactly_one_source(self) -> ModelSection:
         if (self.preset is None) == (self.path is None):
             raise ValueError("give either `preset` or `path`, not both and not neither")
-        if self.pointer and self.path is None:
-            raise ValueError(
-                "pointer = true needs a policy with an action head: give its folder as `path`, not a preset"
-            )
         return self

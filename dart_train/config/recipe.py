@@ -127,28 +127,33 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _head_can_act_and_train(self) -> Recipe:
+        own_engine = self.inference.engine == "transformers"
         if not self.model.pointer:
+            if own_engine:
+                raise ValueError(
+                    'inference.engine = "transformers" is for policies with an action head: set model.pointer = true, or engine = "vllm"'
+                )
             return self
         train = self.train
         fixes = {
-            "set warmup.enabled = false": self.warmup.enabled,
             "leave train.lora_rank out": train.lora_rank is not None,
             "set train.kl_coefficient = 0": train.kl_coefficient > 0,
             "set train.processes = 1": train.processes > 1,
-            'set rollout.scheduling = "rollout-per-worker"': self.update_mode is UpdateMode.GLOBAL,
+            'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"': own_engine
+            and self.update_mode is UpdateMode.GLOBAL,
             "set eval.baseline_episodes = 0": self.eval.baseline_episodes > 0,
         }
         needed = [fix for fix, wrong in fixes.items() if wrong]
         if needed:
             raise ValueError(
-                f"model.pointer trains all weights in one process and acts without inference workers: {', '.join(needed)}"
+                f"model.pointer trains all weights in one process, and no baseline describes targets: {', '.join(needed)}"
             )
         return self
 
     @property
     def acting_policy(self) -> PolicyKind:
         """What acts in training and evaluation: inference workers, or the rollout workers' own model with its action head."""
-        return "transformers" if self.model.pointer else "vllm"
+        return self.inference.engine
 
     @property
     def update_mode(self) -> UpdateMode:

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dart_agent.grounding.acting.following import read_served_versions
-from dart_agent.grounding.acting.settings import PointerSettings
+from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
 from dart_agent.inference.addresses import read_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig, UpdateSection
@@ -221,18 +221,25 @@ def rollout_workers(recipe: Recipe, paths: RunPaths, policy: PolicyKind) -> list
     ]
 
 
-def pointer_settings(recipe: Recipe, paths: RunPaths, name: str, number: int) -> PointerSettings:
-    """Derive how a rollout worker acts with its own model; what an earlier process of its name served is forgotten.
+def pointer_settings(
+    recipe: Recipe, paths: RunPaths, policy: PolicyKind, name: str, number: int
+) -> PointerSettings | None:
+    """Derive which head a rollout worker acts with; what an earlier process of its name served is forgotten.
 
     Args:
         recipe: The recipe.
         paths: The run folder; it exists.
+        policy: The policy that acts.
         name: Name of the rollout worker.
         number: Its number, by which the GPUs of `inference.devices` are given in turn.
 
     Returns:
-        The settings of its head.
+        The settings of its head; None where the policy has none.
     """
+    if policy == "vllm":
+        return PointerSettings(model=WORKERS) if recipe.model.pointer else None
+    if policy != "transformers":
+        return None
     section = recipe.inference
     served = paths.served_versions / f"{name}.json"
     served.parent.mkdir(exist_ok=True)
@@ -288,7 +295,7 @@ def _rollout_worker(
         images=image_location(recipe, paths),
         folder=paths.root,
         addresses=paths.addresses if policy in ("vllm", "blank") else None,
-        pointer=pointer_settings(recipe, paths, name, number) if policy == "transformers" else None,
+        pointer=pointer_settings(recipe, paths, policy, name, number),
         screens=paths.screens if policy == "oracle" else None,
         metrics=paths.metrics,
         on_parse_error=recipe.rollout.on_parse_error,
@@ -298,10 +305,11 @@ def _rollout_worker(
     return python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5, endless=True)
 
 
-async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
+async def served_versions(recipe: Recipe, paths: RunPaths) -> list[PolicyVersion]:
     """Ask every inference worker for its policy version, or read those of rollout workers that act with their own model.
 
     Args:
+        recipe: The recipe.
         paths: The run folder.
 
     Returns:
@@ -311,7 +319,7 @@ async def served_versions(paths: RunPaths) -> list[PolicyVersion]:
         WorkerError: A worker does not answer.
         FileNotFoundError: The workers are starting.
     """
-    if paths.served_versions.is_dir():
+    if recipe.acting_policy == "transformers":
         return read_served_versions(paths.served_versions)
     found = []
     for address in read_addresses(paths.addresses):

@@ -418,7 +418,7 @@ class Run:
         """Wait until whatever acts has the newest version, so that an evaluation judges one policy."""
         newest = await self.client.latest_version()
         if newest is not None:
-            await self._waits().for_version(newest.version)
+            await self._waits().for_version(newest.version, lambda: components.served_versions(self.recipe, self.paths))
 
     async def _train(self) -> None:
         if self.recipe.train.updates == 0:

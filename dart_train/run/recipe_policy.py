@@ -82,7 +82,7 @@ def problems(recipe: Recipe) -> list[str]:
     """
     found = _device_problems(recipe)
     if recipe.model.path is None:
-        return found
+        return [*found, *_head_problems(recipe)]
     try:
         facts = read_checkpoint_info(resolve_checkpoint(recipe.model.path))
     except ConfigError as error:
@@ -145,7 +145,8 @@ def _head_problems(recipe: Recipe) -> list[str]:
     if not recipe.model.pointer:
         return []
     try:
-        check_head(resolve_checkpoint(recipe.model.path or ""))
+        if not recipe.warmup.enabled:
+            check_head(resolve_checkpoint(recipe.model.path or ""))
         tell_of_targets(preset(recipe_prompt(recipe)))
     except ConfigError as error:
         return [f"model.pointer: {error}"]

@@ -221,6 +221,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         out_dir=paths.warm_start_model,
         metrics=paths.metrics,
         prompt=recipe_prompt(recipe),
+        pointer=recipe.model.pointer,
         device=recipe.train.device,
         dtype=recipe.train.dtype,
         seed=recipe.run.seed,

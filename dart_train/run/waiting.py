@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -102,11 +102,12 @@ class Waits:
         assert view is not None, "a wait ends after a look"
         return view
 
-    async def for_version(self, version: int) -> None:
+    async def for_version(self, version: int, ask: Callable[[], Awaitable[Collection[int]]]) -> None:
         """Wait until every inference worker serves a version.
 
         Args:
             version: The version.
+            ask: Asks the workers which versions they serve, as `dart_train.run.components.served_versions`.
 
         Raises:
             RunFailed: They do not come to it.
@@ -114,7 +115,7 @@ class Waits:
 
         async def look() -> WaitEvent:
             try:
-                served = frozenset(await components.served_versions(self._paths))
+                served = frozenset(await ask())
                 found = f"they serve {format_versions(min(served, default=None), max(served, default=None))}"
             except FileNotFoundError:
                 served, found = frozenset(), "their processes are starting"

@@ -26,6 +26,9 @@ class WarmupConfig(StrictModel):
         out_dir: Where version 0 is written, atomically; it must not exist.
         metrics: File that gets a JSON line periodically.
         prompt: Prompt preset of the policy.
+        pointer: Whether the policy has an action head: it learns to describe elements, and the head to find them. One without a head gets a
+            new one.
+        offset_parts: Parts per side of a cell that a new head tells apart.
         device: Where to train; auto: a GPU where torch finds one.
         dtype: Data type of matrix products; auto: bfloat16 where the device has instructions for it.
         seed: Seed of everything random.
@@ -55,6 +58,8 @@ class WarmupConfig(StrictModel):
     out_dir: Path
     metrics: Path
     prompt: PresetName = "tiny"
+    pointer: bool = False
+    offset_parts: int = Field(default=4, ge=1)
     device: DeviceChoice = "auto"
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=2, ge=1)

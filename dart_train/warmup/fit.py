@@ -1,6 +1,7 @@
 """The training loop of the warm start.
 
-Role: `warm_start(config)` reads the screens, trains, measures on held-out tasks and writes policy version 0.
+Role: `warm_start(config)` reads the screens, trains, measures on held-out tasks and writes policy version 0. A policy with an action head
+learns from half of the images of an update what to say, and its head from the other half where things are.
 Rule: the result appears under its final name only when it is complete; the same configuration and screens give the same order of
 images and questions. Non-goals: choosing a checkpoint (the last one is the result).
 """
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dart_agent.grounding.acting.settings import tell_of_targets
+from dart_agent.grounding.acting.targets import find_targets
 from dart_agent.metrics_file import append_metrics
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs.clock import SYSTEM_CLOCK
@@ -27,11 +30,13 @@ from dart_server.wire import Clock
 from dart_train.data_manager.catalog import task_family
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
+from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.weights import write_directory_atomically
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
-from dart_train.warmup.queries import Query, QueryBuilder
+from dart_train.warmup.pointing import HeadLearner, load_with_head
+from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -83,7 +88,7 @@ def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], 
 
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
-    loaded = load_model(config.start_model)
+    loaded = load_with_head(config) if config.pointer else load_model(config.start_model)
     result = _WarmStartTrainer(config, loaded, on_progress or (lambda line: None)).run()
     write_directory_atomically(config.out_dir, loaded.save)
     return result
@@ -133,6 +138,7 @@ class _AugmentedScreen(NamedTuple):
     grounding: list[Query]
     guided: list[Query]
     demonstrations: list[Query]
+    head: list[HeadQuestion]
 
 
 class _WarmStartTrainer:
@@ -152,7 +158,9 @@ class _WarmStartTrainer:
         self.model = loaded.model.to(self.compute.device).train()
         self.report = report
         self.random = Random(config.seed)
-        self.builder = PromptBuilder(preset(config.prompt, images=1))
+        self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
+        spec = preset(config.prompt, images=1)
+        self.builder = PromptBuilder(spec if self.head is None else tell_of_targets(spec))
         everything = read_screens(config.screens)
         held_out = held_out_tasks(everything, config.held_out_fraction)
         measured = [screen for screen in everything if screen.task_id in held_out]
@@ -161,14 +169,19 @@ class _WarmStartTrainer:
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
         self.imitated = imitated_screens(self.screens, config)
+        if self.head is not None and not self.imitated:
+            raise ScreenError(
+                "a policy with an action head learns what to say from demonstrations alone: set warmup.imitated_demos_per_family above 0"
+            )
         self.pixels = {screen.image: load_pixels(screen) for screen in everything}
         self.pool: dict[Path, list[_AugmentedScreen]] = defaultdict(list)
         if self.compute.device == "cpu":
             optimize_vision_for_cpu(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
-        plain = [p for p in self.model.parameters() if p.ndim < MIN_WEIGHT_DECAY_NDIM]
-        decayed = [p for p in self.model.parameters() if p.ndim >= MIN_WEIGHT_DECAY_NDIM]
+        self.parameters = [parameter for _, parameter in loaded.named_parameters()]
+        plain = [p for p in self.parameters if p.ndim < MIN_WEIGHT_DECAY_NDIM]
+        decayed = [p for p in self.parameters if p.ndim >= MIN_WEIGHT_DECAY_NDIM]
         self.optimizer = torch.optim.AdamW(
             [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
             lr=config.learning_rate,
@@ -199,23 +212,47 @@ class _WarmStartTrainer:
     def _update(self) -> float:
         import torch
 
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.head is None:
+            losses = [self._language_loss(self.config.batch_size)]
+        else:
+            half = max(1, self.config.batch_size // 2)
+            losses = [self._language_loss(half), self._head_loss(self.head, half)]
+        loss = torch.stack(losses).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
+        self.optimizer.step()
+        return float(loss.detach())
+
+    def _language_loss(self, count: int) -> Tensor:
+        import torch
+
         images: list[RgbImage] = []
         queries_B: list[list[Query]] = []
-        while len(images) < self.config.batch_size:
+        while len(images) < count:
             image, queries = self._example(self.random.choice(self.screens))
             if queries:
                 images.append(image)
                 queries_B.append(queries)
         logits_MV, labels_M = self._forward(images, self.packer.pack(queries_B))
-        loss = torch.nn.functional.cross_entropy(logits_MV, labels_M)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
-        self.optimizer.step()
-        return float(loss.detach())
+        return torch.nn.functional.cross_entropy(logits_MV, labels_M)
+
+    def _head_loss(self, head: HeadLearner, count: int) -> Tensor:
+        images: list[RgbImage] = []
+        questions_B: list[list[HeadQuestion]] = []
+        while len(images) < count:
+            variant = self._augmented_screen(self.random.choice(self.screens))
+            if variant.head:
+                images.append(variant.image)
+                asked = min(len(variant.head), self.config.queries_per_image)
+                questions_B.append(self.random.sample(variant.head, asked))
+        return head.loss(images, questions_B)
 
     def _example(self, screen: AnnotatedScreen) -> tuple[RgbImage, list[Query]]:
         variant = self._augmented_screen(screen)
+        if self.head is not None:
+            asked = min(len(variant.demonstrations), self.config.queries_per_image)
+            return variant.image, self.random.sample(variant.demonstrations, asked)
         queries: list[Query] = []
         if variant.demonstrations and self.random.random() < self.config.imitation_fraction:
             queries.append(self.random.choice(variant.demonstrations))
@@ -241,6 +278,7 @@ class _WarmStartTrainer:
                 query_builder.grounding_queries(screen),
                 query_builder.thought_given_queries(screen, self.random),
                 demonstrations,
+                [] if self.head is None else query_builder.head_questions(screen),
             )
         )
         return pool[-1]
@@ -248,7 +286,8 @@ class _WarmStartTrainer:
     def _model_view(self, pixels: RgbImage) -> tuple[RgbImage, QueryBuilder]:
         """The model-input image of a screenshot, and the builder of its queries."""
         image = self.builder.model_image(pixels)
-        return image, QueryBuilder(self.builder.points(pixels, image), self.config.coordinate_step_px)
+        points = self.builder.points(pixels, image)
+        return image, QueryBuilder(points, self.config.coordinate_step_px, described=self.head is not None)
 
     def _demonstration_queries(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
         if not self.config.imitate_order:
@@ -292,12 +331,18 @@ class _WarmStartTrainer:
         import torch
 
         images, queries_B, kinds = [], [], []
+        hits: dict[str, list[bool]] = defaultdict(list)
+        pointed: list[tuple[RgbImage, list[HeadQuestion]]] = []
         for screen in self.measured:
             image, query_builder = self._model_view(self.pixels[screen.image])
             grounding, demonstration = (
                 query_builder.grounding_queries(screen),
                 query_builder.demonstration_query(screen),
             )
+            if self.head is not None:
+                grounding = []
+                questions = query_builder.head_questions(screen)
+                pointed += [(image, questions)] if questions else []
             queries = [
                 *grounding,
                 *([demonstration] if demonstration is not None and demonstration.box is not None else []),
@@ -307,7 +352,11 @@ class _WarmStartTrainer:
                 queries_B.append(queries)
                 kinds += ["grounding"] * len(grounding) + ["demonstration"] * (len(queries) - len(grounding))
         self.model.eval()
-        hits: dict[str, list[bool]] = defaultdict(list)
+        if self.head is not None and pointed:
+            hits["grounding"] = self.head.hits(*zip(*pointed, strict=True))
+        if not queries_B:
+            self.model.train()
+            return _mean(hits["grounding"]), math.nan
         with torch.no_grad():
             logits_MV, _ = self._forward(images, self.packer.pack(queries_B))
         self.model.train()
@@ -323,7 +372,9 @@ class _WarmStartTrainer:
 
 
 def _is_correct(query: Query, text: str) -> bool:
-    """Whether the thought in `text` is the wanted one and the click after it hits the box."""
+    """Whether the thought in `text` is the wanted one and the click after it hits the box; a description has to be the wanted one."""
+    if find_targets(query.answer):
+        return text.removesuffix("<|im_end|>").strip() == query.answer.strip()
     thought, _, action = text.partition("Action:")
     numbers = [int(number) for number in re.findall(r"\d+", action)]
     wanted = query.answer[query.given :].partition("Action:")[0]

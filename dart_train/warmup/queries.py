@@ -7,16 +7,18 @@ Role: makes four kinds of queries of the elements that the screen's suite has na
     demonstration_query     the task's instruction and demonstration    thought and click of the demonstration are learnt
     unordered_queries       the task's instruction                      thought and click of any element it mentions, in no order
 
-Rule: answers are in UI-TARS' language; a click goes to the middle of an element, on the coordinate grid of the model and
-inside the element. Non-goals: names of elements (the suite's), choosing which to ask (`dart_train.warmup.fit`).
+and `head_questions` for an action head, which finds an element by its name. Rule: answers are in UI-TARS' language; a click goes to the
+middle of an element, on the coordinate grid of the model and inside the element. A policy with a head describes the element instead, by
+the name that is the thought of others. Non-goals: names of elements (the suite's), choosing which to ask (`dart_train.warmup.fit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
+from dart_agent.grounding.acting.targets import describe_target, head_instruction
 from dart_envs.action_formats.uitars import format_action
 from dart_envs.observations.geometry import PointMap
 from dart_envs.tasks import load_suite
@@ -46,16 +48,31 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadQuestion:
+    """A question to an action head.
+
+    Attributes:
+        instruction: What it is asked.
+        box: (x0, y0, x1, y1) of the element, in pixels of the model-input image.
+    """
+
+    instruction: str
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
 class QueryBuilder:
     """Makes queries for one size of screens and model-input images.
 
     Attributes:
         points: Maps between screen and model-input pixels.
         step_px: Grid of clicks, in model-input pixels.
+        described: Whether answers describe elements, for an action head, instead of giving coordinates.
     """
 
     points: PointMap
     step_px: int
+    described: bool = False
 
     def grounding_queries(self, screen: AnnotatedScreen) -> list[Query]:
         """Ask for every element of the screen by every name that it has.
@@ -102,12 +119,11 @@ class QueryBuilder:
         """
         if screen.action is None:
             return None
-        past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
         target = _element_at(screen.elements, screen.action)
         thought = "" if target is None else _thought(screen, target)
         return Query(
             screen.instruction,
-            past,
+            self._past(screen),
             self._answer(screen.action, target, thought),
             None if target is None else self._box(target),
         )
@@ -124,7 +140,7 @@ class QueryBuilder:
         Returns:
             The queries.
         """
-        past = () if screen.previous is None else (self._answer(screen.previous, None, ""),)
+        past = self._past(screen)
         queries = [
             Query(screen.instruction, past, self._click(part.element, part.name), self._box(part.element))
             for part in named_elements(screen)
@@ -133,12 +149,45 @@ class QueryBuilder:
         demonstrated = self.demonstration_query(screen)
         return queries or ([] if demonstrated is None else [demonstrated])
 
+    def head_questions(self, screen: AnnotatedScreen) -> list[HeadQuestion]:
+        """Ask an action head for every element of the screen by every name that it has.
+
+        Args:
+            screen: The screen.
+
+        Returns:
+            The questions about elements that the image shows.
+        """
+        (screen_w, screen_h), (width, height) = self.points.screen_wh, self.points.model_wh
+        questions = []
+        for part in named_elements(screen):
+            element = part.element
+            x0, y0 = max(0, element.x), max(0, element.y)
+            x1, y1 = min(screen_w, element.x + element.w), min(screen_h, element.y + element.h)
+            if x0 < x1 and y0 < y1:
+                box = x0 * width / screen_w, y0 * height / screen_h, x1 * width / screen_w, y1 * height / screen_h
+                questions.append(HeadQuestion(head_instruction(part.name), box))
+        return questions
+
+    def _past(self, screen: AnnotatedScreen) -> tuple[str, ...]:
+        """The answer before this screen, which has no thought."""
+        if screen.previous is None:
+            return ()
+        target, name = None, ""
+        if self.described:
+            before = replace(screen, elements=screen.previous_elements)
+            target = _element_at(before.elements, screen.previous)
+            name = "" if target is None else _thought(before, target)
+        return (self._answer(screen.previous, target, name),)
+
     def _click(self, element: A11yElement, thought: str) -> str:
         middle = Action(ActionType.CLICK, x=element.x + element.w // 2, y=element.y + element.h // 2)
         return self._answer(middle, element, thought)
 
     def _answer(self, action: Action, element: A11yElement | None, thought: str) -> str:
         """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where the action points)."""
+        if self.described and thought and element is not None:
+            return describe_target(format_action(action, self.points), thought)
         if action.type is not ActionType.CLICK or action.x is None or action.y is None:
             return format_action(action, self.points, thought=thought)
         if element is None:

@@ -42,6 +42,7 @@ class AnnotatedScreen:
         elements: The accessibility tree.
         action: The demonstrated action, None where the demonstration did nothing.
         previous: The demonstrated action before this screen, None on the first one.
+        previous_elements: The accessibility tree that it was done on.
     """
 
     image: Path
@@ -51,6 +52,7 @@ class AnnotatedScreen:
     elements: tuple[A11yElement, ...]
     action: Action | None
     previous: Action | None = None
+    previous_elements: tuple[A11yElement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +118,10 @@ def read_screens(directory: Path) -> list[AnnotatedScreen]:
         for index in sorted(steps):
             before = steps.get(index - 1)
             if index == 0 or before is not None:
-                previous = before.action if before is not None else None
-                ordered.append(replace(steps[index], previous=previous))
+                if before is None:
+                    ordered.append(steps[index])
+                else:
+                    ordered.append(replace(steps[index], previous=before.action, previous_elements=before.elements))
     return ordered
 
 
@@ -195,6 +199,7 @@ def shift_windows(pixels: RgbImage, screen: AnnotatedScreen, random: Random) -> 
         elements=tuple(shift.element(element) for element in screen.elements),
         action=shift.action(screen.action),
         previous=shift.action(screen.previous),
+        previous_elements=tuple(shift.element(element) for element in screen.previous_elements),
     )
 
 

@@ -1,4 +1,7 @@
-"""`dart-train run` trains a policy with an action head on simulated desktops: every process is real, and none of them is vLLM."""
+"""`dart-train run` trains a policy with an action head on simulated desktops: every process is real.
+
+Once a vLLM worker plans and points, once the rollout worker does so itself.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +58,8 @@ imitated_demos_per_family = 0
 [demos]
 per_family = 4
 [inference]
+engine = "ENGINE"
+workers = 1
 max_model_len = 512
 [rollout]
 group_size = 4
@@ -131,14 +136,15 @@ def stored_steps(database: Path) -> list[tuple[list[Any], list[Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_text_and_head_are_trained_and_every_version_acts(place: Path) -> None:
+@pytest.mark.parametrize("engine", [pytest.param("vllm", marks=pytest.mark.vllm), "transformers"])
+def test_text_and_head_are_trained_and_every_version_acts(place: Path, engine: str) -> None:
     torch.set_num_threads(1)
     model = small_model("qwen3_vl", place, offset_parts=2)
     teach_to_describe(model)
     model.save(place / "model")
     dialogs.install(place / "plugins")
     (place / "reward.py").write_text(REWARD)
-    recipe = RECIPE.replace("PLACE", str(place)).replace("PYTHON", sys.executable)
+    recipe = RECIPE.replace("PLACE", str(place)).replace("PYTHON", sys.executable).replace("ENGINE", engine)
     (place / "recipe.toml").write_text(recipe)
     command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml"]
     done = subprocess.run(
@@ -157,7 +163,10 @@ def test_text_and_head_are_trained_and_every_version_acts(place: Path) -> None:
     steps = stored_steps(run / "data.db")
     acted = {span[0] for spans, pointers in steps if pointers for span in spans}
     assert {0, UPDATES} <= acted, "the start model, and the last version in the evaluation after training"
-    assert json.loads((run / "served" / "rollout-transformers.json").read_text()) == {"version": UPDATES}
+    pointed = [spans for spans, pointers in steps if pointers]
+    assert all(spans[-1][2] - spans[-1][1] >= 1 for spans in pointed), "each point has a version"
+    if engine == "transformers":
+        assert json.loads((run / "served" / "rollout-transformers.json").read_text()) == {"version": UPDATES}
     first, last = (load_grounding_model(path).head for path in (place / "model", run / "weights" / f"v{UPDATES}"))
     assert not torch.equal(first.projection_dec[0].weight, last.projection_dec[0].weight)
     assert not torch.equal(first.offset[2].weight, last.offset[2].weight)

@@ -1,9 +1,10 @@
 """Actions whose targets are described instead of given as coordinates.
 
-Role: `find_targets` finds the descriptions in an answer, `fill_targets` puts points in their place. Rule: the language is UI-TARS'
-(`dart_envs.action_formats.uitars`); where a box would hold coordinates, it may hold words: `click(start_box='the button that saves the
-file')`, `drag(start_box='the first row', end_box='the bin')`. What holds coordinates is left alone, so that an answer may use either. Only
-the text behind the last "Action:" is looked at. Non-goals: finding the elements (`dart_agent.grounding.acting.pointer`).
+Role: `find_targets` finds the descriptions in an answer, `fill_targets` puts points in their place, `describe_target` does the contrary.
+Rule: the language is UI-TARS' (`dart_envs.action_formats.uitars`); where a box would hold coordinates, it may hold words:
+`click(start_box='the button that saves the file')`, `drag(start_box='the first row', end_box='the bin')`. What holds coordinates is left
+alone, so that an answer may use either. Only the text behind the last "Action:" is looked at. Non-goals: finding the elements
+(`dart_agent.grounding.acting.pointer`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,35 @@ class TargetSpan:
     @property
     def instruction(self) -> str:
         """What the head is asked: an instruction, as its samples have them."""
-        return self.text if self.text.lower().startswith("click ") else f"click {self.text}"
+        return head_instruction(self.text)
+
+
+def head_instruction(description: str) -> str:
+    """What the head is asked to find.
+
+    Args:
+        description: An element in words.
+
+    Returns:
+        An instruction, as its samples have them.
+    """
+    return description if description.lower().startswith("click ") else f"click {description}"
+
+
+def describe_target(answer: str, description: str) -> str:
+    """Put a description in the place of the one point of an answer.
+
+    Args:
+        answer: An answer with one box that holds coordinates.
+        description: The element in words.
+
+    Returns:
+        The answer; unchanged where the description has a quote or the answer has not one box.
+    """
+    boxes = list(re.finditer(_BOX, answer))
+    if len(boxes) != 1 or set(description) & set("'\"\n") or not description:
+        return answer
+    return f"{answer[: boxes[0].start('value')]}{description}{answer[boxes[0].end('value') :]}"
 
 
 def find_targets(answer: str) -> list[TargetSpan]:

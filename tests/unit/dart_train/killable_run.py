@@ -146,7 +146,7 @@ class KillableRun:
             self.paths.data_socket, self.paths.images, clock=self.clock, transport=self.server, assignment_wait_s=POLL_S
         )
 
-    async def served_versions(self, paths: RunPaths) -> list[int]:
+    async def served_versions(self, recipe: Recipe, paths: RunPaths) -> list[int]:
         if self.served is None:
             raise WorkerError("policy-0 does not answer")
         return [self.served]

@@ -173,7 +173,7 @@ class RunHarness:
             progress = Progress(Console(file=self.printed, highlight=False, width=400))
             run = Run(self.recipe, self.paths, state, progress, FakeLauncher(self, client), client)
 
-            async def served(paths: RunPaths) -> list[int]:
+            async def served(recipe: Recipe, paths: RunPaths) -> list[int]:
                 newest = await client.latest_version()
                 return [] if newest is None else [newest.version]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from killable_run import KillableRun
 
-from dart_train.run import components
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.launcher import ComponentFailed, ComponentSpec
 from dart_train.run.orchestrator import RunFailed
@@ -66,13 +65,11 @@ def test_a_component_that_hangs_ends_the_run_with_the_reason(
     assert 30 < minutes < 60
 
 
-def test_inference_workers_that_start_are_not_told_as_a_missing_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inference_workers_that_start_are_not_told_as_a_missing_file() -> None:
     shown: list[str] = []
     answers = iter([FileNotFoundError(2, "No such file or directory"), [0]])
 
-    async def served_versions(paths: Any) -> Any:
+    async def served_versions() -> Any:
         answer = next(answers)
         if isinstance(answer, Exception):
             raise answer
@@ -81,9 +78,8 @@ def test_inference_workers_that_start_are_not_told_as_a_missing_file(
     async def body(clock: VirtualClock) -> None:
         progress: Any = SimpleNamespace(update=shown.append)
         nothing: Any = None
-        await Waits(nothing, nothing, progress, nothing, clock, limit_s=60, poll_s=1).for_version(0)
+        await Waits(nothing, nothing, progress, nothing, clock, limit_s=60, poll_s=1).for_version(0, served_versions)
 
-    monkeypatch.setattr(components, "served_versions", served_versions)
     run_in_virtual_time(body)
     assert shown == ["waiting for the inference workers (their processes are starting)"]
 

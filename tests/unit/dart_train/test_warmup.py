@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dart_agent.grounding.acting.targets import find_targets
+from dart_agent.grounding.model import load_grounding_model
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs import tasks
 from dart_envs.action_formats import ParsedAnswer
@@ -312,6 +314,46 @@ def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, l
     assert not torch.equal(before["lm_head.weight"], after["lm_head.weight"])
     with pytest.raises(FileExistsError, match="exists already"):
         warm_start(_config(tmp_path, tmp_path / "start"))
+
+
+def test_a_policy_with_a_head_says_names_and_its_head_is_asked_for_their_boxes() -> None:
+    builder = QueryBuilder(POINTS, step_px=8, described=True)
+    screen = _screen(previous_elements=_list_dialog())
+    query = builder.demonstration_query(screen)
+    assert query is not None
+    assert query.answer == "Action: click(start_box='OK')"
+    assert query.past_answers == ("Action: click(start_box='last row')",)
+    answers = {found.answer for found in builder.unordered_queries(screen)}
+    assert answers == {"Action: click(start_box='last row')", "Action: click(start_box='OK')"}
+    asked = {question.instruction: question.box for question in builder.head_questions(screen)}
+    assert asked["click last row"] == pytest.approx((110 * 0.4, 164 * 0.4, 330 * 0.4, 194 * 0.4))
+    (target,) = find_targets(query.answer)
+    assert target.instruction in asked, "what the policy says is what its head was taught"
+    waited = _screen(previous=Action(ActionType.WAIT), previous_elements=_list_dialog())
+    assert builder.unordered_queries(waited)[0].past_answers == ("Action: wait()",)
+
+
+def test_a_policy_learns_to_describe_and_its_head_to_point(tmp_path: Path, loaded: LoadedModel) -> None:
+    loaded.save(tmp_path / "start")
+    _store(tmp_path / "screens", 8)
+    config = _config(tmp_path, tmp_path / "start", pointer=True, images=240, batch_size=8, offset_parts=2)
+    result = warm_start(config)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 1
+    assert result.imitation_accuracy == 1.0
+    warm = load_grounding_model(tmp_path / "warm")
+    assert warm.head.offset_parts == 2
+    again = warm_start(
+        _config(tmp_path, tmp_path / "warm", pointer=True, images=8, batch_size=8, out_dir=tmp_path / "more")
+    )
+    assert again.grounding_accuracy >= 0
+
+
+def test_a_head_without_demonstrations_is_refused(tmp_path: Path, loaded: LoadedModel) -> None:
+    loaded.save(tmp_path / "start")
+    _store(tmp_path / "screens", 8)
+    with pytest.raises(ScreenError, match=r"set warmup\.imitated_demos_per_family above 0"):
+        warm_start(_config(tmp_path, tmp_path / "start", pointer=True, imitated_demos_per_family=0))
 
 
 def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:

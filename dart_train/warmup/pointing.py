@@ -1,0 +1,125 @@
+"""What an action head learns in the warm start.
+
+Role: `load_with_head` loads the start model with its head, or with a new one; `HeadLearner` computes the head's loss on questions about
+images, and which questions it answers. Rule: a question is packed as in a rollout (`dart_agent.grounding.packing`); the head is without
+dropout, as it is in rollouts and in the trainer. Non-goals: the loop (`dart_train.warmup.fit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dart_agent.errors import ConfigError
+from dart_agent.grounding.labels import offset_targets, token_targets
+from dart_agent.grounding.model import attach_head, has_head
+from dart_agent.grounding.samples import GroundingTarget
+from dart_agent.inference.checkpoint_files import resolve_checkpoint
+from dart_envs.types import RgbImage
+from dart_train.model.device import ComputeDevice
+from dart_train.model.pointing_model import PointingModel, load_pointing_model
+from dart_train.model.policy_model import ModelNotFoundError, load_model
+from dart_train.warmup.config import WarmupConfig
+from dart_train.warmup.queries import HeadQuestion
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dart_agent.grounding.forward import QuestionOutput
+
+
+def load_with_head(config: WarmupConfig) -> PointingModel:
+    """Load the start model with an action head.
+
+    Args:
+        config: The configuration.
+
+    Returns:
+        The model; a new head where it had none.
+
+    Raises:
+        ModelNotFoundError: It cannot be loaded, or a head cannot be put on it.
+    """
+    try:
+        if has_head(resolve_checkpoint(config.start_model)):
+            return load_pointing_model(config.start_model)
+        loaded = load_model(config.start_model)
+        made = attach_head(loaded.model, loaded.processor, offset_parts=config.offset_parts, seed=config.seed)
+    except ConfigError as error:
+        raise ModelNotFoundError(str(error)) from None
+    return PointingModel(made.backbone, made.processor, made.head, made.system)
+
+
+class HeadLearner:
+    """The head's part of the warm start.
+
+    Args:
+        loaded: The model.
+        compute: Where it is trained.
+    """
+
+    def __init__(self, loaded: PointingModel, compute: ComputeDevice) -> None:
+        self._model = loaded.grounding
+        self._model.head.to(compute.device).eval()
+        self._compute = compute
+
+    def loss(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> Tensor:
+        """Compute the mean divergence of the head from the boxes (`dart_train.grounding.losses`).
+
+        Args:
+            images: Model-input images.
+            questions_B: At least one question about each.
+
+        Returns:
+            Nats; a scalar with its gradient.
+        """
+        import torch
+
+        from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss
+
+        head, losses = self._model.head, []
+        for outputs, questions in zip(self._ask(images, questions_B), questions_B, strict=True):
+            for found, question in zip(outputs, questions, strict=True):
+                targets = [GroundingTarget(boxes=(question.box,))]
+                targets_KM = torch.from_numpy(token_targets(found.grid, targets)).to(found.logits_KM)
+                loss = attention_loss(found.logits_KM, targets_KM)
+                if head.offset is not None:
+                    parts = torch.from_numpy(offset_targets(found.grid, targets, head.offset_parts))
+                    loss = loss + offset_loss(head, found, targets_KM, parts.to(found.logits_KM))
+                losses.append(loss)
+        return mean_loss(losses, losses[0])
+
+    def hits(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> list[bool]:
+        """Tell which questions are answered with a point inside of their box.
+
+        Args:
+            images: Model-input images.
+            questions_B: Questions about each.
+
+        Returns:
+            One per question, in their order.
+        """
+        import torch
+
+        from dart_agent.grounding.pointing import PointDistribution
+
+        hits = []
+        with torch.no_grad():
+            for outputs, questions in zip(self._ask(images, questions_B), questions_B, strict=True):
+                for found, question in zip(outputs, questions, strict=True):
+                    distribution = PointDistribution.of_head(self._model.head, found)
+                    x, y = distribution.point(distribution.best())
+                    x0, y0, x1, y1 = question.box
+                    hits.append(x0 <= x <= x1 and y0 <= y <= y1)
+        return hits
+
+    def _ask(
+        self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]
+    ) -> tuple[tuple[QuestionOutput, ...], ...]:
+        from dart_agent.grounding.forward import run_forward
+        from dart_agent.grounding.packing import Question, pack
+
+        asked = [[Question.point(question.instruction) for question in questions] for questions in questions_B]
+        packed = pack(self._model, images, asked)
+        with self._compute.autocast():
+            return run_forward(self._model, packed).questions
