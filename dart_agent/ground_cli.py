@@ -42,6 +42,7 @@ Gamma = Annotated[float, typer.Option(min=0.0, max=1.0, help="verifier's score t
 Zoom = Annotated[float | None, typer.Option(min=1.1, help="look again at a crop so many times smaller")]
 Score = Annotated[RegionScoreOption, typer.Option(help="how the attention over a region becomes its score")]
 Refuse = Annotated[bool, typer.Option("--refuse", help="let the model say that nothing fits")]
+Device = Annotated[str, typer.Option(help="torch device of the models, such as cuda:1; auto: a GPU where there is one")]
 Data = Annotated[Path, typer.Argument(help="a file of samples, or the folder of a data set as its authors publish it")]
 Format = Annotated[ReadableFormat, typer.Option("--format", help="of DATA; auto: told by the names of its files")]
 K = Annotated[int, typer.Option("--k", min=1, help="answers that hit@k looks at")]
@@ -59,6 +60,7 @@ def point(
     zoom: Zoom = None,
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
+    device: Device = "auto",
 ) -> None:
     """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
     from dart_agent.grounding.commands import draw, make_answerer
@@ -66,7 +68,9 @@ def point(
     with exit_on_error():
         if not image.is_file():
             raise ConfigError(f"there is no file {image}")
-        answerer = make_answerer(model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse)
+        answerer = make_answerer(
+            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device
+        )
         typer.echo(draw(answerer, image, instruction, out, targets))
 
 
@@ -83,12 +87,15 @@ def evaluate(
     zoom: Zoom = None,
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
+    device: Device = "auto",
 ) -> None:
     """Measure hit@1 and hit@k on DATA by type, size and application, print them as JSON, and draw failures."""
     from dart_agent.grounding.commands import make_answerer, measure, open_dataset
 
     with exit_on_error(), open_dataset(data, format_name) as dataset:
-        answerer = make_answerer(model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse)
+        answerer = make_answerer(
+            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device
+        )
         typer.echo(measure(answerer, dataset, k, out, pictures))
 
 

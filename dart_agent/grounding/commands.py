@@ -29,7 +29,14 @@ class RegionScoreOption(StrEnum):
 
 
 def make_answerer(
-    model: str, *, verifier: str | None, gamma: float, zoom: float | None, score: RegionScoreOption, refuse: bool
+    model: str,
+    *,
+    verifier: str | None,
+    gamma: float,
+    zoom: float | None,
+    score: RegionScoreOption,
+    refuse: bool,
+    device: str = "auto",
 ) -> Answerer:
     """Load what answers.
 
@@ -40,20 +47,37 @@ def make_answerer(
         zoom: As `Answerer.zoom`.
         score: How regions are scored.
         refuse: Whether the model may refuse.
+        device: Name of the torch device of both models; auto: a GPU where torch finds one.
 
     Returns:
         The answerer.
 
     Raises:
-        ConfigError: A model cannot be loaded.
+        ConfigError: A model cannot be loaded, or torch has no such device.
     """
     from dart_agent.grounding.evaluation import Answerer
     from dart_agent.grounding.grounder import Grounder
     from dart_agent.grounding.model import load_grounding_model
     from dart_agent.grounding.verifier import load_verifier
 
-    grounder = Grounder(load_grounding_model(model), score.value)
-    return Answerer(grounder, None if verifier is None else load_verifier(verifier), gamma, zoom, refuse)
+    place = _torch_device(device)
+    grounder = Grounder(load_grounding_model(model, place), score.value)
+    return Answerer(grounder, None if verifier is None else load_verifier(verifier, place), gamma, zoom, refuse)
+
+
+def _torch_device(name: str) -> str:
+    import torch
+
+    from dart_agent.errors import ConfigError
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"--device {name} cannot be used: {reason}; give cpu, or cuda where a GPU is") from None
+    return name
 
 
 def draw(answerer: Answerer, image: Path, instruction: str, out: Path, targets: int) -> str:

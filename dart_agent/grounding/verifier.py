@@ -159,11 +159,12 @@ def choose_point(scores: Sequence[float], gamma: float = GAMMA) -> int:
     return max(range(len(scores)), key=lambda index: (scores[index], -index))
 
 
-def load_verifier(name_or_path: str) -> Verifier:
+def load_verifier(name_or_path: str, device: str = "cpu") -> Verifier:
     """Load a verifier.
 
     Args:
         name_or_path: Directory or name of a model of images and text that was trained to judge.
+        device: Name of the torch device.
 
     Returns:
         The verifier, with float32 weights.
@@ -181,6 +182,6 @@ def load_verifier(name_or_path: str) -> Verifier:
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
         settings = getattr(backbone.config, SETTINGS_KEY, {"reach": CROP_REACH_PX, "system": ""})
         processor = AutoProcessor.from_pretrained(directory)
-        return Verifier(backbone.eval(), processor, str(settings["system"]), float(settings["reach"]))
+        return Verifier(backbone.to(device).eval(), processor, str(settings["system"]), float(settings["reach"]))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot load a verifier from {name_or_path}: {error}") from error

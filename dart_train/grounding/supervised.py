@@ -8,11 +8,14 @@ when it is complete. Non-goals: losses.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dart_agent.errors import ConfigError
 from dart_agent.metrics_file import append_metrics
 from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
@@ -27,6 +30,9 @@ from dart_train.trainer.schedule import learning_rate
 if TYPE_CHECKING:
     from torch import Tensor
 
+_SETTINGS = "settings.json"
+_FREE = ("updates", "out_dir", "checkpoints", "metrics", "checkpoint_every", "report_every", "threads", "device")
+"""What may change between two calls of one training."""
 Progress = Callable[[Mapping[str, Any]], None]
 KEPT_STATES = 2
 
@@ -176,6 +182,29 @@ class BackboneTrainer(SupervisedTrainer):
         self.loaded.save(directory)
 
 
+def _check_settings(config: SupervisedConfig, kind: str, *, resumes: bool) -> None:
+    """Note what decides the weights beside the states, or compare it with what made the states that are there.
+
+    Raises ConfigError where a training would go on from the states of another one.
+    """
+    decides = {"kind": kind, **config.model_dump(mode="json", exclude=set(_FREE))}
+    decides["samples"] = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in config.samples}
+    file = config.checkpoints / _SETTINGS
+    if resumes and file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        changed = sorted(key for key in {*before, *decides} if before.get(key) != decides.get(key))
+        if changed:
+            raise ConfigError(
+                f"{config.checkpoints} holds states of another training ({', '.join(changed)} differ): "
+                "give another folder, or remove this one"
+            )
+        return
+    config.checkpoints.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(decides, indent=2) + "\n", encoding="utf-8")
+    partial.replace(file)
+
+
 Trainer = TypeVar("Trainer", bound=SupervisedTrainer)
 
 
@@ -199,7 +228,7 @@ def run_training(
         The trainer, after its last update.
 
     Raises:
-        ConfigError: The samples cannot be used.
+        ConfigError: The samples cannot be used, or the states are those of another training.
         FileExistsError: `out_dir` exists already.
     """
     import torch
@@ -212,6 +241,7 @@ def run_training(
     trainer = make_trainer(samples)
     store = CheckpointStore(config.checkpoints, KEPT_STATES)
     latest = store.latest()
+    _check_settings(config, kind, resumes=latest is not None)
     first, before_s = 0, 0.0
     if latest is not None:
         trainer.restore(latest)

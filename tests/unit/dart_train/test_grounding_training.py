@@ -28,7 +28,6 @@ from dart_train.grounding.config import GroundingConfig  # noqa: E402
 from dart_train.grounding.fit import train_grounding  # noqa: E402
 from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
-from dart_train.model.policy_model import ModelNotFoundError  # noqa: E402
 
 GRID = PatchGrid(4, 2, (128, 64))
 
@@ -200,8 +199,12 @@ def test_the_seed_decides_also_about_adapters(tmp_path: Path) -> None:
 def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     first = config(tmp_path)
     train_grounding(first)
-    with pytest.raises(ModelNotFoundError, match="continue with the settings"):
-        train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, stage="all"))
+    for changes, named in (({"stage": "all"}, "stage"), ({"start_model": str(tmp_path / "model")}, "start_model")):
+        with pytest.raises(ConfigError, match=rf"states of another training \({named} differ\)"):
+            train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, **changes))
+    (tmp_path / "data" / "samples.jsonl").write_text((tmp_path / "data" / "samples.jsonl").read_text() * 2)
+    with pytest.raises(ConfigError, match=r"\(samples differ\)"):
+        train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints))
 
 
 @pytest.mark.slow
