@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.grounding.intervals import Hits, hit_rate, paired
 from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
+from benchmarks.intervals import Hits, hit_rate, paired
 from benchmarks.work_folder import work_folder
 from dart_envs.errors import UnsupportedCapabilityError
 

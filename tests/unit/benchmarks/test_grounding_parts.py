@@ -12,8 +12,8 @@ import pytest
 from benchmarks.grounding import bench_grounding
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
-from benchmarks.grounding.intervals import hit_rate, paired
 from benchmarks.grounding.setting import HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED
+from benchmarks.intervals import hit_rate, paired
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_envs.errors import UnsupportedCapabilityError
 

@@ -1,0 +1,40 @@
+"""GRPO through an action head against text: how the arms are compared."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.runs.bench_pointer_training import compare, solved_tasks
+
+
+def _record(solved: int) -> dict[str, Any]:
+    tasks = {f"basics/press_nth/{number:04d}": number < solved for number in range(20)}
+    return {"before": dict.fromkeys(tasks, False), "after": tasks}
+
+
+def test_the_difference_is_in_points_over_the_seeds_that_both_arms_finished() -> None:
+    head = {1: _record(15), 2: _record(13), 3: _record(20)}
+    found = compare(head, {1: _record(10), 2: _record(10)})
+    assert found["seeds"] == [1, 2]
+    assert found["grpo_head_minus_text_points"] == 20.0
+    low, high = found["grpo_head_minus_text_points_interval"]
+    assert 0 < low < 20 < high
+    assert found["success_after"] == {"head": 0.7, "text": 0.5}
+    assert found["head_minus_text_points_before"] == 0.0
+    assert set(found["runs"]) == {"head-1", "text-1", "head-2", "text-2"}
+
+
+def test_nothing_is_compared_before_both_arms_are_done() -> None:
+    assert compare({1: _record(15)}, {}) == {"seeds": [], "runs": {}}
+
+
+def test_a_masked_episode_is_no_success(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "data.db")) as store:
+        store.execute("create table trajectories (task_id, phase, reward)")
+        rows = [("a", "eval-after", 1.0), ("b", "eval-after", 0.5), ("c", "eval-after", None), ("d", "train", 1.0)]
+        store.executemany("insert into trajectories values (?, ?, ?)", rows)
+        store.commit()
+    assert solved_tasks(tmp_path / "data.db", "eval-after") == {"a": True, "b": False, "c": False}
