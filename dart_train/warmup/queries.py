@@ -186,8 +186,6 @@ class QueryBuilder:
 
     def _answer(self, action: Action, element: A11yElement | None, thought: str) -> str:
         """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where the action points)."""
-        if self.described and thought and element is not None:
-            return describe_target(format_action(action, self.points), thought)
         if action.type is not ActionType.CLICK or action.x is None or action.y is None:
             return format_action(action, self.points, thought=thought)
         if element is None:
@@ -199,6 +197,8 @@ class QueryBuilder:
         screen = self.points.to_screen(_snap_to_grid(x, self.step_px, width), _snap_to_grid(y, self.step_px, height))
         if screen is not None:
             action = Action(ActionType.CLICK, x=screen[0], y=screen[1])
+        if self.described and thought and element is not None:
+            return describe_target(format_action(action, self.points), thought)
         return format_action(action, self.points, thought=thought)
 
     def _box(self, element: A11yElement) -> tuple[float, float, float, float]:

@@ -329,6 +329,8 @@ def test_a_policy_with_a_head_says_names_and_its_head_is_asked_for_their_boxes()
     assert asked["click last row"] == pytest.approx((110 * 0.4, 164 * 0.4, 330 * 0.4, 194 * 0.4))
     (target,) = find_targets(query.answer)
     assert target.instruction in asked, "what the policy says is what its head was taught"
+    gone = _screen(previous=Action(ActionType.CLICK, x=240, y=0), previous_elements=_list_dialog(y=-180))
+    assert builder.unordered_queries(gone)[0].past_answers == ("Action: click(start_box='OK')",), "half off the screen"
     waited = _screen(previous=Action(ActionType.WAIT), previous_elements=_list_dialog())
     assert builder.unordered_queries(waited)[0].past_answers == ("Action: wait()",)
 
