@@ -1,8 +1,9 @@
 """Steps in the database: stored as they happen, as slices of token streams.
 
 Role: append, read, check and drop the steps of a rollout, each inside the caller's transaction. Rule: a step is stored once by rollout and
-index, and only behind the one before it; images and their place holders in the prompt must agree, where the model is known; what is stored
-of a finished trajectory is never changed. Non-goals: states of rollouts (`dart_train.data_manager.store.work`).
+index, and only behind the one before it; images and their place holders in the prompt must agree, and no place holder may be sampled,
+where the model is known; what is stored of a finished trajectory is never changed. Non-goals: states of rollouts
+(`dart_train.data_manager.store.work`).
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class ImagePlaceholders:
         return (hw[0] // self.side_px) * (hw[1] // self.side_px)
 
 
+_Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 Placeholders = Callable[[], ImagePlaceholders | None]
 """The placeholders of the run's model, None where it is not known."""
 
@@ -404,18 +406,25 @@ def _checked(
         raise StoreError(
             f"{where}: version spans cover {position} positions of {ntokens} tokens and {len(step.pointers)} targets"
         )
-    if nnew and step.image_hw_new:
-        _check_images(where, _ids(row["prompt_new"]).tolist(), step.image_hw_new, placeholders())
+    if nnew or ntokens:  # an endpoint tells no ids
+        _check_images(where, _ids(row["prompt_new"]), _ids(row["token_ids"]), step.image_hw_new, placeholders())
     return row
 
 
 def _check_images(
-    where: str, prompt_new: Sequence[int], sizes: Sequence[Sequence[int]], model: ImagePlaceholders | None
+    where: str, prompt_new: _Ids, sampled: _Ids, sizes: Sequence[Sequence[int]], model: ImagePlaceholders | None
 ) -> None:
-    """Each image must have exactly its number of place holders: the trainer would compute other features than were sampled from."""
+    """Each image must have exactly its number of place holders: the trainer would compute other features than were sampled from.
+
+    All of them are in the prompt; there is no image for a place holder that was sampled.
+    """
     if model is None:
         return
-    found = [len(list(run)) for is_image, run in groupby(prompt_new, lambda item: item == model.token_id) if is_image]
+    if model.token_id in sampled:
+        raise StoreError(f"{where} sampled an image placeholder (token {model.token_id}), for which there is no image")
+    is_image = np.concatenate(([0], prompt_new == model.token_id, [0]))
+    borders = np.flatnonzero(np.diff(is_image))
+    found = (borders[1::2] - borders[::2]).tolist()
     wanted = [model.count(hw) for hw in sizes]
     if found != wanted:
         raise StoreError(
@@ -424,7 +433,7 @@ def _check_images(
         )
 
 
-def _ids(content: bytes) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _ids(content: bytes) -> _Ids:
     return np.frombuffer(content, dtype="<i4")
 
 

@@ -19,7 +19,7 @@ from dart_agent.data_client.token_stream import StreamReader
 from dart_agent.data_client.wire import ParkRequest, RestartRequest, StoreStepRequest
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop
-from dart_agent.types import Directive, Purpose, SamplingParams, StepRecord, Trajectory, WorkItem
+from dart_agent.types import Directive, Purpose, SamplingParams, StepRecord, Trajectory, VersionSpan, WorkItem
 from dart_train.data_manager.store import database
 from dart_train.data_manager.store.models import EpisodeStateTable, EventTable, RolloutTable, StepTable
 from dart_train.data_manager.store.steps import ImagePlaceholders, read_steps
@@ -133,6 +133,37 @@ def test_images_must_fit_their_place_holders(
     else:
         with pytest.raises(StoreError, match=rf"placeholders in runs of \[{pads}\], but its images .* have \[2\]"):
             store(harness, item, row)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "words"),
+    [
+        ((1, 7, 7, 2), (3,), r"placeholders in runs of \[2\], but its images of \[\] pixels have \[\]"),
+        ((1, 2), (3, 7), r"sampled an image placeholder \(token 7\)"),
+        ((), (3, 7), "sampled an image placeholder"),
+    ],
+)
+def test_place_holders_without_an_image_are_refused(
+    harness: DataManagerHarness, item: WorkItem, prompt: tuple[int, ...], answer: tuple[int, ...], words: str
+) -> None:
+    harness.store.placeholders = lambda: ImagePlaceholders(token_id=7, side_px=32)
+    first = played(harness, item).steps_S[0]
+    scores = {"logprobs_T": (-0.5,) * len(answer), "version_spans": (VersionSpan(0, 0, len(answer)),)}
+    (row,) = stream_payloads([replace(first, prompt_ids_P=prompt, token_ids_T=answer, **scores)])
+    with pytest.raises(StoreError, match=words):
+        store(harness, item, row)
+    assert stored(harness, item.rollout_id) == ()
+
+
+def test_a_step_of_an_endpoint_has_images_and_no_ids(harness: DataManagerHarness, item: WorkItem) -> None:
+    image = fake_image(1, height=32, width=64)
+    harness.store.placeholders = lambda: ImagePlaceholders(token_id=7, side_px=32)
+    nothing: dict[str, Any] = dict.fromkeys(("prompt_ids_P", "token_ids_T", "logprobs_T", "version_spans"), ())
+    first = played(harness, item).steps_S[0]
+    step = replace(first, image_sha256=(harness.images.put(image),), image_hw=((32, 64),), **nothing)
+    (row,) = stream_payloads([step])
+    assert store(harness, item, row)[0]
+    assert stored(harness, item.rollout_id) == (step,)
 
 
 def test_a_parked_rollout_is_handed_out_first_and_continues(harness: DataManagerHarness, item: WorkItem) -> None:
