@@ -4,7 +4,8 @@
     ├── ConfigError             a setting or a file is wrong; found before anything starts (exit code 2)
     ├── PolicyUnavailableError           no policy worker can answer, or the request can never be answered
     │   └── RequestRejected     the request itself is wrong (no image); another worker would refuse it too
-    │       └── ContextExceededError     its prompt and its longest answer do not fit into the model's context
+    │       └── PromptTooLongError       its prompt is longer than the model takes; earlier turns made it so
+    │           └── ContextExceededError its prompt and its longest answer do not fit into the model's context, by exact numbers
     ├── WorkerError             one policy worker did not start, died, or answered nonsense
     │   └── WeightUpdateError   it could not take new weights; the old ones still serve, or it must be restarted
     ├── ModelFaultError         a model that was asked during an exploration gave no usable answer; it costs one step
@@ -36,7 +37,11 @@ class RequestRejected(PolicyUnavailableError):
     """The request can never be answered, by whichever worker."""
 
 
-class ContextExceededError(RequestRejected):
+class PromptTooLongError(RequestRejected):
+    """The prompt has more tokens, images or bytes than the model takes; found before anything was sampled."""
+
+
+class ContextExceededError(PromptTooLongError):
     """The prompt and the longest allowed answer do not fit into the model's context; found before anything was sampled.
 
     Args:

@@ -108,10 +108,10 @@ class Completion:
     """What the engine sampled.
 
     prompt_ids_P: the prompt's token ids as the engine used them, image place holders expanded (what the trainer trains on). token_ids_T,
-    logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from; empty where the
-    policy does not tell them, and then nothing can be trained on. cached_prompt_tokens: tokens of the prompt whose key-value cache was
-    there already. pointers: targets that an action head found, in the order of the text. action_text: what is performed, where it is not
-    the text itself: the text with the points of its targets.
+    logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from; empty where the policy
+    does not tell them, and then nothing can be trained on. counted_tokens: number of sampled tokens where only that is told.
+    cached_prompt_tokens: tokens of the prompt whose key-value cache was there already. pointers: targets that an action head found, in the
+    order of the text. action_text: what is performed, where it is not the text itself: the text with the points of its targets.
     """
 
     text: str
@@ -124,6 +124,12 @@ class Completion:
     cached_prompt_tokens: int = 0
     pointers: tuple[PointedTarget, ...] = ()
     action_text: str | None = None
+    counted_tokens: int | None = None
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Number of sampled tokens, as far as the policy tells it."""
+        return len(self.token_ids_T) or self.counted_tokens or 0
 
 
 class Policy(Protocol):
@@ -198,7 +204,7 @@ class StopReason(StrEnum):
     LOOP = "loop"
     """The same action was sampled on the same screen as often as is allowed."""
     CONTEXT = "context"
-    """The next prompt and its answer do not fit into the model's context: earlier answers of the policy made it that long."""
+    """The next prompt has more tokens (its answer included) or images than the model takes: earlier turns made it that long."""
     BROKE_DESKTOP = "broke_desktop"
     """The policy broke the desktop from the inside."""
     FARM_FAULT = "farm_fault"

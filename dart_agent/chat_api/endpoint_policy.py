@@ -20,7 +20,8 @@ from typing import Any, Self
 import httpx
 from pydantic import Field, field_validator
 
-from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected, WorkerError
+from dart_agent.chat_api.prompt_overflow import is_prompt_overflow
+from dart_agent.errors import ConfigError, PolicyUnavailableError, PromptTooLongError, RequestRejected, WorkerError
 from dart_agent.inference.decisions import retries
 from dart_agent.inference.decisions.retries import RequestFailure, Retry, RetrySettings
 from dart_agent.strict_model import StrictModel
@@ -106,7 +107,11 @@ class EndpointPolicy:
         await self._http.aclose()
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """One answer. Raises RequestRejected when the endpoint refuses the request, PolicyUnavailableError when it gives no answer."""
+        """One answer.
+
+        Raises PromptTooLongError when the prompt is longer than the model takes, RequestRejected when the endpoint refuses the request for
+        another reason, PolicyUnavailableError when it gives no answer.
+        """
         body = await asyncio.to_thread(self._body, request)
         # The same for all attempts: an endpoint that knows this header answers a repeated request once.
         headers = {"Idempotency-Key": uuid.uuid4().hex}
@@ -138,9 +143,11 @@ class EndpointPolicy:
             raise WorkerError(f"status {reply.status_code}", RequestFailure.ENGINE)
         if not reply.is_success:
             detail = self._without_key(reply.text)[:_MAX_DETAIL]
-            raise RequestRejected(f"{self._settings.base_url} refused (status {reply.status_code}): {detail}")
+            refused = PromptTooLongError if is_prompt_overflow(reply.status_code, reply.text) else RequestRejected
+            raise refused(f"{self._settings.base_url} refused (status {reply.status_code}): {detail}")
         try:
-            choice = reply.json()["choices"][0]
+            answer = reply.json()
+            choice = answer["choices"][0]
             text = str(choice["message"].get("content") or "")  # a model that refuses, or is filtered, may say nothing
             reason = choice.get("finish_reason")
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
@@ -154,6 +161,7 @@ class EndpointPolicy:
             version_spans=(),
             finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
             worker=self._settings.model,
+            counted_tokens=_counted_tokens(answer),
         )
 
     def _body(self, request: PolicyRequest) -> dict[str, Any]:
@@ -177,6 +185,13 @@ class EndpointPolicy:
 
     def _without_key(self, text: str) -> str:
         return text if not self._key else text.replace(self._key, "***")
+
+
+def _counted_tokens(answer: dict[str, Any]) -> int | None:
+    """Sampled tokens of a chat completion, as the endpoint counts them; None where it does not."""
+    usage = answer.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) and tokens >= 0 else None
 
 
 def _content(content: Any, images: Any) -> Any:

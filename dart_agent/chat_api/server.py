@@ -24,9 +24,10 @@ from typing import Any
 
 from pydantic import Field
 
+from dart_agent.chat_api.prompt_overflow import CONTEXT_LENGTH_EXCEEDED
 from dart_agent.chat_api.protocol import ChatRequestError, chat_answer, read_request
 from dart_agent.client_disconnect import unless_disconnected
-from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected
+from dart_agent.errors import ConfigError, PolicyUnavailableError, PromptTooLongError, RequestRejected
 from dart_agent.key_file import make_key_file
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import Completion, Policy
@@ -71,8 +72,8 @@ def build_chat_app(policy: Policy, settings: ChatApiSettings, key: str, decode: 
 
     expected = f"Bearer {key}".encode()
 
-    def problem(status: int, sentence: str, kind: str, param: str | None = None) -> Any:
-        error = {"message": sentence, "type": kind, "param": param, "code": None}
+    def problem(status: int, sentence: str, kind: str, param: str | None = None, code: str | None = None) -> Any:
+        error = {"message": sentence, "type": kind, "param": param, "code": code}
         return JSONResponse({"error": error}, status_code=status)
 
     def guarded(handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
@@ -83,6 +84,8 @@ def build_chat_app(policy: Policy, settings: ChatApiSettings, key: str, decode: 
                 return JSONResponse(await handler(request))
             except ChatRequestError as error:
                 return problem(400, str(error), "invalid_request_error", error.param)
+            except PromptTooLongError as error:
+                return problem(400, str(error), "invalid_request_error", code=CONTEXT_LENGTH_EXCEEDED)
             except RequestRejected as error:
                 return problem(400, str(error), "invalid_request_error")
             except _UnknownModelError as error:

@@ -160,7 +160,7 @@ class WorkerClient:
             return body
         detail = f"{self.name}: {body.get('detail', reply.status_code)}"
         if reply.status_code == 400 and path in (wire.GENERATE_PATH, POINT_PATH):
-            raise wire.decode_context_exceeded(body) or RequestRejected(detail)
+            raise wire.decode_prompt_too_long(body) or RequestRejected(detail)
         if reply.status_code == 409:
             raise WeightUpdateError(detail)
         failures = {"busy": RequestFailure.BUSY, "engine": RequestFailure.ENGINE}

@@ -12,9 +12,10 @@ screenshot is never compressed, re-encoded or base64-coded; everything that come
     POST /drain          {} -> {"in_flight"}                                      take no new request from now on
     GET  /metrics        Prometheus text of the engine
 
-All need `Authorization: Bearer KEY`. An error is {"error": code, "detail": sentence}: 400 `invalid` (never retry), 400 `context` (with
-prompt_tokens, max_tokens and context: prompt and answer do not fit), 401, 409 `weights` (the new weights were refused, the old ones serve),
-500 `engine` (this request failed, others go on), 503 `busy` (draining: use another worker), 500 `broken` (this worker must be restarted).
+All need `Authorization: Bearer KEY`. An error is {"error": code, "detail": sentence}: 400 `invalid` (never retry), 400 `context` (the
+prompt is longer than the model takes; with prompt_tokens, max_tokens and context where its tokens are too many), 401, 409 `weights` (the
+new weights were refused, the old ones serve), 500 `engine` (this request failed, others go on), 503 `busy` (draining: use another worker),
+500 `broken` (this worker must be restarted).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.errors import ContextExceededError
+from dart_agent.errors import ContextExceededError, PromptTooLongError
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.types import Completion, FinishReason, PolicyRequest, PolicyVersion, SamplingParams, VersionSpan
@@ -153,21 +154,20 @@ def decode_request(body: bytes) -> PolicyRequest:
     )
 
 
-def encode_context_exceeded(error: ContextExceededError) -> dict[str, Any]:
+def encode_prompt_too_long(error: PromptTooLongError) -> dict[str, Any]:
     """JSON reply of `POST /generate` with status 400 for a prompt that is too long."""
-    return {
-        "error": CONTEXT_CODE,
-        "detail": str(error),
-        "prompt_tokens": error.prompt_tokens,
-        "max_tokens": error.max_tokens,
-        "context": error.context,
-    }
+    reply: dict[str, Any] = {"error": CONTEXT_CODE, "detail": str(error)}
+    if isinstance(error, ContextExceededError):
+        reply |= {"prompt_tokens": error.prompt_tokens, "max_tokens": error.max_tokens, "context": error.context}
+    return reply
 
 
-def decode_context_exceeded(reply: Mapping[str, Any]) -> ContextExceededError | None:
-    """Inverse of `encode_context_exceeded`; None for another refusal."""
+def decode_prompt_too_long(reply: Mapping[str, Any]) -> PromptTooLongError | None:
+    """Inverse of `encode_prompt_too_long`; None for another refusal."""
     if reply.get("error") != CONTEXT_CODE:
         return None
+    if "context" not in reply:
+        return PromptTooLongError(str(reply["detail"]))
     return ContextExceededError(int(reply["prompt_tokens"]), int(reply["max_tokens"]), int(reply["context"]))
 
 

@@ -43,11 +43,11 @@ class HistorySettings(StrictModel):
         """Whether turns are dropped where the context is full."""
         return self.policy in ("window", "summary")
 
-    def most_images(self, max_steps: int) -> int:
-        """Images in the longest prompt of an episode of `max_steps` steps."""
+    def most_images(self, turns: int) -> int:
+        """Images in the longest prompt of an episode of `turns` model calls."""
         if self.policy == "full":
-            return max_steps
-        return min(self.keep if self.policy == "screens" else self.keep + 1, max_steps)
+            return turns
+        return min(self.keep if self.policy == "screens" else self.keep + 1, turns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from dart_agent.errors import ContextExceededError, PolicyUnavailableError
+from dart_agent.errors import PolicyUnavailableError, PromptTooLongError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
 from dart_agent.prompts.exact_prefix import continues
 from dart_agent.rewards.evaluator import EvaluatorReward
@@ -168,7 +168,7 @@ async def run_episode(
     task: as `rewards.prepare` returned it. rewards: what gives the episode its reward; None: the environment's evaluator.
 
     Raises `dart_envs.errors.DartEnvError` when it could not begin, PolicyUnavailableError when the policy cannot answer (a
-    ContextExceededError when not even the first prompt fits), and EpisodeStopped when the journal says so.
+    PromptTooLongError when not even the first prompt fits), and EpisodeStopped when the journal says so.
     """
     settings = settings or EpisodeSettings()
     episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings)
@@ -227,7 +227,7 @@ async def _ask(
         try:
             asked = policy.complete(request)
             completion = await (asked if left_s is None else wait_for(episode.clock, left_s, asked))
-        except ContextExceededError:
+        except PromptTooLongError:
             if episode.history.shrink():
                 continue
             if not episode.steps:
@@ -368,7 +368,7 @@ class _EpisodeRecorder:
     ) -> StopReason | None:
         """Count one answer; the limit that it reaches."""
         said = actions_to_dict(parsed.actions) if isinstance(parsed, ParsedAnswer) else None
-        self.limits.add(len(completion.token_ids_T), screen[1], said)
+        self.limits.add(completion.sampled_tokens, screen[1], said)
         return self.limits.reached(self.played_s)
 
     def record(

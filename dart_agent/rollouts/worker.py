@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from dart_agent.component_process import run_together
 from dart_agent.errors import (
     ConfigError,
-    ContextExceededError,
     PolicyUnavailableError,
+    PromptTooLongError,
     RequestRejected,
     StoreError,
     StoreRefusedError,
@@ -159,7 +159,7 @@ class RolloutWorker:
         except EpisodeStopped as stopped:
             await self._stopped(item, journal, stopped.directive)
             return None
-        except ContextExceededError as error:
+        except PromptTooLongError as error:
             await self._abandon(item, journal, f"configuration: {error}")
             if not self._prompt_fitted:
                 raise ConfigError(

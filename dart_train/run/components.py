@@ -29,7 +29,7 @@ from dart_train.config import Recipe, TrackingSection
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.run.launcher import ComponentSpec
 from dart_train.run.paths import RunPaths
-from dart_train.run.recipe_policy import images_per_prompt, initial_policy, recipe_prompt
+from dart_train.run.recipe_policy import image_limit, initial_policy, recipe_prompt
 from dart_train.scheduling.settings import BatchSettings, SchedulingSettings
 from dart_train.tracking.config import TrackingConfig, WandbSettings
 
@@ -179,7 +179,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             dtype=section.dtype,
             max_model_len=section.max_model_len,
             max_num_seqs=section.max_num_seqs,
-            max_images=images_per_prompt(recipe),
+            max_images=image_limit(recipe),
             threads=section.threads,
             kv_cache_mib=section.kv_cache_mib,
             tensor_parallel=section.tensor_parallel,

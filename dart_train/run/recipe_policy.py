@@ -14,6 +14,7 @@ from dart_agent.grounding.acting.settings import tell_of_targets
 from dart_agent.grounding.model import check_head
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompts.builder import preset
+from dart_agent.rollouts.episode_loop import OnParseError
 from dart_train.config import Recipe
 from dart_train.run.paths import RunPaths
 
@@ -61,13 +62,33 @@ def images_per_prompt(recipe: Recipe) -> int:
         recipe: The recipe.
 
     Returns:
-        The most that an episode's prompts have.
+        The most that the prompts of an episode without malformed responses have.
 
     Raises:
         ConfigError: `model.path` does not exist.
     """
+    return _most_images(recipe, turns=recipe.tasks.max_steps)
+
+
+def image_limit(recipe: Recipe) -> int:
+    """Count the images that an inference worker must take in a prompt.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The most that an episode's prompts have; each retry after a malformed response is a turn with a screenshot, too.
+
+    Raises:
+        ConfigError: `model.path` does not exist.
+    """
+    retries = recipe.rollout.parse_retries if recipe.rollout.on_parse_error is OnParseError.RETRY else 0
+    return _most_images(recipe, turns=recipe.tasks.max_steps * (1 + retries))
+
+
+def _most_images(recipe: Recipe, *, turns: int) -> int:
     if recipe.model.history is not None:
-        return recipe.model.history.most_images(recipe.tasks.max_steps)
+        return recipe.model.history.most_images(turns)
     return recipe.model.history_images or preset(recipe_prompt(recipe)).images
 
 

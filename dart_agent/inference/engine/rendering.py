@@ -13,19 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.errors import ContextExceededError
+from dart_agent.errors import ContextExceededError, PromptTooLongError
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import prompt_ids
 from dart_agent.types import PolicyRequest
 
 
 async def render_request(
-    llm: Any, processor: Any, tokenizer: Any, request: PolicyRequest, *, prefix_salt: str = ""
+    llm: Any, processor: Any, tokenizer: Any, request: PolicyRequest, *, max_images: int, prefix_salt: str = ""
 ) -> Any:
-    """The engine's input for a request.
+    """The engine's input for a request. max_images: most images of a prompt that the engine was made for.
 
-    Raises ValueError for a request that the model cannot take, ContextExceededError when prompt and longest answer do not fit.
+    Raises ValueError for a request that the model cannot take, PromptTooLongError when it has too many images, ContextExceededError when
+    prompt and longest answer do not fit.
     """
+    if len(request.images) > max_images:
+        raise PromptTooLongError(
+            f"the prompt has {len(request.images)} images, but the worker was started for {max_images}: raise its max_images, or let "
+            "model.history show fewer"
+        )
     from PIL import Image
 
     image_token_id = getattr(llm.model_config.hf_config, "image_token_id", None)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.client_disconnect import unless_disconnected
-from dart_agent.errors import ContextExceededError, RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.errors import PromptTooLongError, RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference import pointer_wire, wire
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.decisions.retries import RequestFailure
@@ -61,8 +61,8 @@ def build_app(engine: WorkerEngine, key: str) -> Any:
                 return problem(401, "unauthenticated", "the key of this worker is missing or wrong")
             try:
                 return JSONResponse(await handler(request))
-            except ContextExceededError as error:
-                return JSONResponse(wire.encode_context_exceeded(error), status_code=400)
+            except PromptTooLongError as error:
+                return JSONResponse(wire.encode_prompt_too_long(error), status_code=400)
             except RequestRejected as error:
                 return problem(400, "invalid", str(error))
             except WeightUpdateError as error:

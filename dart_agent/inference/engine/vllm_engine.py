@@ -48,6 +48,7 @@ class VllmEngine:
         _register_model_class(model)
         arguments = engine_arguments(settings, model, has_pointer=points)
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        self._max_images = settings.max_images
         self._tokenizer = self._llm.get_tokenizer()
         self._processor = self._llm.renderer.get_mm_processor().info.get_hf_processor()
         chat_template(self._processor)
@@ -68,7 +69,14 @@ class VllmEngine:
 
         sampling = request.sampling
         try:
-            prompt = await render_request(self._llm, self._processor, self._tokenizer, request, prefix_salt=prefix_salt)
+            prompt = await render_request(
+                self._llm,
+                self._processor,
+                self._tokenizer,
+                request,
+                max_images=self._max_images,
+                prefix_salt=prefix_salt,
+            )
             params = SamplingParams(
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,

@@ -15,10 +15,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from dart_agent.chat_api.prompt_overflow import is_prompt_overflow
 from dart_agent.chat_api.protocol import ChatRequestError, read_request
 from dart_agent.chat_api.server import KEY_VARIABLE, MAX_BODY_BYTES, ChatApiSettings, build_chat_app
 from dart_agent.cli import app
-from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected
+from dart_agent.errors import ConfigError, PolicyUnavailableError, PromptTooLongError, RequestRejected
 from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.wire import decode_request, encode_request
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
@@ -232,16 +233,21 @@ async def test_the_key_is_needed_and_another_model_is_unknown(client: httpx.Asyn
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"),
-    [(RequestRejected("the prompt is too long"), 400), (PolicyUnavailableError("no worker came up"), 503)],
+    ("failure", "status", "code"),
+    [
+        (RequestRejected("there is no image"), 400, None),
+        (PromptTooLongError("the prompt is too long"), 400, "context_length_exceeded"),
+        (PolicyUnavailableError("no worker came up"), 503, None),
+    ],
 )
 async def test_failures_of_the_policy_have_a_status(
-    client: httpx.AsyncClient, policy: FakePolicy, failure: Exception, status: int
+    client: httpx.AsyncClient, policy: FakePolicy, failure: Exception, status: int, code: str | None
 ) -> None:
     policy.failure = failure
     answer = await client.post("/v1/chat/completions", json=HELLO)
     assert answer.status_code == status
-    assert answer.json()["error"]["message"] == str(failure)
+    assert (answer.json()["error"]["message"], answer.json()["error"]["code"]) == (str(failure), code)
+    assert is_prompt_overflow(answer.status_code, answer.text) is (code is not None)
 
 
 async def test_a_caller_that_goes_away_ends_all_its_generations(policy: FakePolicy, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
-from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected
+from dart_agent.errors import ConfigError, PolicyUnavailableError, PromptTooLongError, RequestRejected
 from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.policy_factory import open_policy_factory
 from dart_agent.rollouts.worker_config import WorkerConfig
@@ -91,6 +91,59 @@ async def test_a_refusal_is_not_tried_again_and_silence_ends_with_a_reason() -> 
     async with policy(hang) as asked:
         with pytest.raises(PolicyUnavailableError, match="5 attempts failed; the last failure: no answer in time"):
             await asked.complete(request())
+
+
+def openai_error(message: str, **fields: object) -> str:
+    return json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": None} | fields})
+
+
+VLLM_TOO_LONG = (
+    "This model's maximum context length is 4096 tokens. However, you requested 4200 tokens "
+    "(4100 in the messages, 100 in the completion)."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "overflow"),
+    [
+        (400, openai_error("Reduce the length of the messages.", code="context_length_exceeded"), True),
+        (400, openai_error(VLLM_TOO_LONG, type="BadRequestError", code=400), True),
+        (400, json.dumps({"object": "error", "message": VLLM_TOO_LONG, "type": "BadRequestError", "code": 400}), True),
+        (400, openai_error("The decoder prompt (length 5000) is longer than the maximum model length of 4096."), True),
+        (400, openai_error("At most 2 image(s) may be provided in one prompt."), True),
+        (400, openai_error("too long", type="exceed_context_size_error", code=400), True),
+        (
+            400,
+            json.dumps({"type": "error", "error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}}),
+            True,
+        ),
+        (422, json.dumps({"detail": "The input is longer than the model's context length (4096 tokens)."}), True),
+        (413, "<html>Request Entity Too Large</html>", True),
+        (
+            400,
+            openai_error("max_tokens is too large: 32000. This model supports at most 16384 completion tokens"),
+            False,
+        ),
+        (400, openai_error("invalid image", echo=VLLM_TOO_LONG), False),
+        (400, openai_error("x" * 500 + VLLM_TOO_LONG), False),
+        (400, "[" * 100_000, False),
+        (401, openai_error(VLLM_TOO_LONG), False),
+        (404, openai_error("The model `m` does not exist", code="model_not_found"), False),
+    ],
+)
+async def test_a_prompt_that_grew_too_long_is_told_from_other_refusals(status: int, body: str, overflow: bool) -> None:
+    async with policy(lambda sent: httpx.Response(status, text=body)) as asked:
+        with pytest.raises(RequestRejected, match=f"refused \\(status {status}\\)") as refused:
+            await asked.complete(request())
+    assert isinstance(refused.value, PromptTooLongError) is overflow
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"), [({"completion_tokens": 7}, 7), ({}, 0), (None, 0), ({"completion_tokens": "7"}, 0)]
+)
+async def test_the_tokens_of_an_answer_are_what_the_endpoint_counts(usage: object, tokens: int) -> None:
+    async with policy(lambda sent: httpx.Response(200, json=ANSWER | {"usage": usage})) as asked:
+        assert (await asked.complete(request())).sampled_tokens == tokens
 
 
 async def test_the_key_appears_in_no_message(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,11 +13,12 @@ import httpx
 import numpy as np
 import pytest
 
-from dart_agent.errors import ContextExceededError, RequestRejected, WeightUpdateError, WorkerError
+from dart_agent.errors import ContextExceededError, PromptTooLongError, RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference import wire
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.engine.rendering import render_request
 from dart_agent.inference.engine.server import build_app
 from dart_agent.inference.engine.worker_engine import EngineLoad, WorkerEngine
 from dart_agent.inference.settings import PublishedWeights
@@ -319,6 +320,7 @@ Worker = tuple[FakeBackend, WorkerEngine, httpx.AsyncClient]
     [
         (RequestRejected("no image"), 400, "invalid"),
         (ContextExceededError(990, 64, 1024), 400, "context"),
+        (PromptTooLongError("the prompt has 5 images"), 400, "context"),
         (ValueError("a tensor had the wrong size"), 500, "engine"),
         (RuntimeError("no answer"), 500, "engine"),
     ],
@@ -330,10 +332,11 @@ async def test_only_what_every_worker_would_refuse_is_called_invalid(
     backend.sample_failure = failure
     reply = await client.post(wire.GENERATE_PATH, content=wire.encode_request(request()))
     assert (reply.status_code, reply.json()["error"]) == (status, code)
+    found = wire.decode_prompt_too_long(reply.json())
+    assert (type(found), str(found)) == ((type(failure), str(failure)) if code == "context" else (type(None), "None"))
     if isinstance(failure, ContextExceededError):
-        found = wire.decode_context_exceeded(reply.json())
-        assert found is not None
-        assert (found.prompt_tokens, found.max_tokens, found.context, str(found)) == (990, 64, 1024, str(failure))
+        assert isinstance(found, ContextExceededError)
+        assert (found.prompt_tokens, found.max_tokens, found.context) == (990, 64, 1024)
     assert (await client.get(wire.HEALTH_PATH)).status_code == 200, "one failed request does not break the worker"
 
 
@@ -362,3 +365,11 @@ async def test_the_routes_of_an_update(worker: Worker, publish: Publish) -> None
     backend.closed = True
     assert (await client.get(wire.HEALTH_PATH)).json()["error"] == "broken"
     assert (await client.get(wire.HEALTH_PATH, headers={"Authorization": "Bearer x"})).status_code == 401
+
+
+async def test_too_many_images_are_refused_before_the_engine_sees_them() -> None:
+    two = dataclasses.replace(request(), images=request().images * 2)
+    with pytest.raises(
+        PromptTooLongError, match="has 2 images, but the worker was started for 1: raise its max_images"
+    ):
+        await render_request(None, None, None, two, max_images=1)

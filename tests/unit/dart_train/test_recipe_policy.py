@@ -92,8 +92,27 @@ def test_a_prompt_brings_its_number_of_pictures(checkpoint: Path) -> None:
         ({"history": {"policy": "window", "keep": 3}}, 3),
     ):
         assert recipe_policy.images_per_prompt(recipe_of(checkpoint, model=model)) == images
+        assert recipe_policy.image_limit(recipe_of(checkpoint, model=model)) == images
     with pytest.raises(ValueError, match="no prompt 'qwen4'"):
         recipe_of(checkpoint, model={"prompt": "qwen4"})
+
+
+def test_the_worker_takes_the_images_of_retries_too(checkpoint: Path, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    paths.make()
+    retry = {"on_parse_error": "retry", "parse_retries": 3}
+    for history, rollout, images in (
+        ({"policy": "full"}, {}, 6),
+        ({"policy": "full"}, retry, 24),
+        ({"policy": "window", "keep": 9}, {}, 6),
+        ({"policy": "window", "keep": 9}, retry, 10),
+        ({"policy": "screens", "keep": 3}, retry, 3),
+    ):
+        tasks = {"families": ["press_nth"], "max_steps": 6}
+        recipe = recipe_of(checkpoint, model={"history": history}, tasks=tasks, rollout=rollout)
+        config = json.loads(Path(components.inference(recipe, paths).argv[-1]).read_text())
+        assert config["worker"]["max_images"] == images
+        assert recipe_policy.images_per_prompt(recipe) == min(images, 6), "what must fit into the context"
 
 
 def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
