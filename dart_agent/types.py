@@ -194,7 +194,7 @@ class StopReason(StrEnum):
     FAIL = "fail"
     """The policy said that the task cannot be done."""
     PARSE_ERROR = "parse_error"
-    """An answer was no action, and the recipe ends the episode then."""
+    """An answer was no action, and the recipe ends the episode then; reward 0, whatever judges it."""
     MAX_STEPS = "max_steps"
     """The budget of turns is used up."""
     MAX_TOKENS = "max_tokens"
@@ -223,7 +223,7 @@ class StopReason(StrEnum):
 
 
 _END_OF_STOP = {
-    StopReason.PARSE_ERROR: EndReason.FAIL,
+    StopReason.PARSE_ERROR: EndReason.MAX_STEPS,
     StopReason.MAX_TOKENS: EndReason.MAX_STEPS,
     StopReason.WALL_CLOCK: EndReason.MAX_STEPS,
     StopReason.LOOP: EndReason.MAX_STEPS,

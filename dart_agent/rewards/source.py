@@ -2,9 +2,9 @@
 
 Role: `RewardSource`, the ended episode that it is given, the verdict that it answers, and `reward_episode`, which applies one. Rule: a
 source that is at fault raises `RewardError`; the episode is then masked with that cause and is never a success or a failure. A failure
-that the policy caused scores 0 with its cause (`control`). What the environment has decided stays decided: a masked episode stays masked,
-and a desktop that the policy broke scores 0, whatever the source. Every trajectory names its source. Non-goals: the sources themselves,
-which episodes a source judges (`settings`).
+that the policy caused scores 0 with its cause (`control`). What is decided before stays decided: a masked episode stays masked, and a
+desktop that the policy broke, or an answer that was no action and ended the episode, scores 0, whatever the source. Every trajectory
+names its source. Non-goals: the sources themselves, which episodes a source judges (`settings`).
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ async def reward_episode(source: RewardSource, ended: EndedEpisode, clock: Clock
         the cause where the policy made it fail.
     """
     trajectory = replace(ended.trajectory, reward_source=source.kind)
-    if trajectory.end.masked or trajectory.end is EndReason.BROKE_DESKTOP:
+    decided = trajectory.end.masked or trajectory.end is EndReason.BROKE_DESKTOP
+    if decided or trajectory.stop is StopReason.PARSE_ERROR:
         return trajectory
     began_s = clock.monotonic()
     try:

@@ -69,7 +69,7 @@ class OnParseError(StrEnum):
     NO_ACTION = "no_action"
     """A step of the environment in which nothing happens."""
     FAIL = "fail"
-    """The end of the episode."""
+    """The end of the episode, with reward 0. The action FAIL is not performed: on an infeasible task it would be the solution."""
     RETRY = "retry"
     """Another answer on the same screen, which costs no step of the environment; after `parse_retries` of them in a row, `no_action`."""
 
@@ -146,7 +146,6 @@ class ResumedEpisode:
 
 
 _NO_OP = Action(ActionType.WAIT, duration_s=0.0)
-_GIVE_UP = Action(ActionType.FAIL)
 
 
 async def run_episode(
@@ -203,7 +202,7 @@ async def run_episode(
             model_s=answered_s - asked_s, env_s=episode.clock.monotonic() - answered_s,
         )  # fmt: skip
         if result is not None and result.end is not None:
-            if result.end is EndReason.FAIL and refusal is not None:
+            if refusal is not None and settings.on_parse_error is OnParseError.FAIL:
                 limit = StopReason.PARSE_ERROR
             return await episode.finish(task, result, limit, rewards)
         if journal is not None:
@@ -263,8 +262,7 @@ async def _perform(
             refusal = ParseError(refused.fault, str(refused))
     if retry:
         return None, str(refusal)
-    instead = _GIVE_UP if on_parse_error is OnParseError.FAIL else _NO_OP
-    return await env.step(instead, last=last), str(refusal)
+    return await env.step(_NO_OP, last=True if on_parse_error is OnParseError.FAIL else last), str(refusal)
 
 
 class _EpisodeRecorder:
@@ -415,9 +413,13 @@ class _EpisodeRecorder:
         item, info = self.item, result.info
         end = result.end or EndReason.MAX_STEPS
         stop = limit if limit is not None and limit.end is end else StopReason(end.value)
-        details = {"instruction": task.instruction, "reset_s": self.reset_s}
+        details: dict[str, Any] = {"instruction": task.instruction, "reset_s": self.reset_s}
+        reward, cause = None if end.masked else float(result.reward), info.get("cause")
         if "outcome" in info:
             details["outcome"] = info["outcome"]
+        if stop is StopReason.PARSE_ERROR:
+            reward, cause = 0.0, f"the answer is no action: {self.steps[-1].parse_error}"
+            details["outcome"] = {"cause": cause}
         trajectory = Trajectory(
             rollout_id=item.rollout_id,
             group_id=item.group_id,
@@ -425,9 +427,9 @@ class _EpisodeRecorder:
             purpose=item.purpose,
             phase=item.phase,
             steps_S=tuple(self.steps),
-            reward=None if end.masked else float(result.reward),
+            reward=reward,
             stop=stop,
-            cause=info.get("cause"),
+            cause=cause,
             started_at_s=self.started_at_s,
             duration_s=self.elapsed_s,
             info=details,

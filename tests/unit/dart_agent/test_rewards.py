@@ -25,7 +25,7 @@ from dart_agent.rewards.open import open_rewards
 from dart_agent.rewards.program import ProgramReward, parse_reply
 from dart_agent.rewards.settings import JudgeSettings, ProgramSettings, RewardSettings
 from dart_agent.rewards.source import EndedEpisode, RewardError, RewardSource, Verdict, prepare_task
-from dart_agent.rollouts.episode_loop import run_episode
+from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError, run_episode
 from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.types import Purpose, RewardKind, StopReason, Trajectory
 from dart_envs.tasks import Scoring, Task
@@ -279,6 +279,21 @@ async def test_a_screen_that_the_judge_refuses_scores_0_because_black_ones_are_n
     assert "refused (status 400)" in (trajectory.cause or "")
     images = [sum(part["type"] == "image_url" for part in asked["messages"][1]["content"]) for asked in server.asked]
     assert images == [2, 2, 2]
+
+
+async def test_an_answer_that_is_no_action_and_ends_the_episode_is_judged_by_nobody(
+    judge_server: FakeJudgeServer,
+) -> None:
+    judge_server.answers = ["VERDICT: success"]
+    settings = EpisodeSettings(on_parse_error=OnParseError.FAIL)
+    async with JudgeReward(judge_settings(judge_server), clock=FakeClock()) as judge:
+        episode = await run_episode(
+            ScriptedEnv(), ScriptedPolicy([CLICK, "hm"]), judge.prepare(task()), item(), PromptBuilder(preset("tiny")),
+            clock=FakeClock(), rewards=judge, settings=settings,
+        )  # fmt: skip
+    stored = TrajectoryPayload.from_value(episode.trajectory).to_value()
+    assert (stored.stop, stored.reward, stored.reward_source) == (StopReason.PARSE_ERROR, 0.0, RewardKind.JUDGE)
+    assert judge_server.asked == []
 
 
 async def test_an_answer_that_was_cut_off_scores_0_with_the_cause(judge_server: FakeJudgeServer) -> None:

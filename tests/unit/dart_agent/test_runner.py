@@ -72,7 +72,7 @@ async def test_an_answer_that_is_no_action_can_end_the_episode() -> None:
     episode = await play(
         ScriptedEnv(), ScriptedPolicy(["hello"]), settings=EpisodeSettings(on_parse_error=OnParseError.FAIL)
     )
-    assert (episode.trajectory.end, episode.trajectory.reward) == (EndReason.FAIL, 0.0)
+    assert (episode.trajectory.stop, episode.trajectory.reward) == (StopReason.PARSE_ERROR, 0.0)
 
 
 RETRY = EpisodeSettings(on_parse_error=OnParseError.RETRY, parse_retries=2)
