@@ -202,7 +202,7 @@ class StopReason(StrEnum):
     WALL_CLOCK = "wall_clock"
     """The budget of seconds is used up."""
     LOOP = "loop"
-    """The same action was sampled on the same screen as often as is allowed."""
+    """The same action was sampled on the same screen as often as is allowed, and no other one in between."""
     CONTEXT = "context"
     """The next prompt has more tokens (its answer included) or images than the model takes: earlier turns made it that long."""
     BROKE_DESKTOP = "broke_desktop"

@@ -144,6 +144,8 @@ class VllmPool:
         self._probe_ready_s = probe_ready_s
         self._probe_down_s = probe_down_s
         self._changed = asyncio.Event()
+        self._outage_before_s = 0.0
+        self._out_since_s: float | None = self._clock.monotonic()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -173,6 +175,12 @@ class VllmPool:
         seen = [member.seen for member in self.ready if member.seen is not None]
         shares = [each.kv_cache_usage * (1 + each.waiting / max(1, each.in_flight - each.waiting)) for each in seen]
         return sum(shares) / len(shares) if shares else 1.0
+
+    @property
+    def outage_s(self) -> float:
+        """Seconds so far in which no worker served: each was down, drained, or stood still for new weights."""
+        since_s = self._out_since_s
+        return self._outage_before_s + (0.0 if since_s is None else self._clock.monotonic() - since_s)
 
     async def complete(self, request: PolicyRequest) -> Completion:
         """Sample one response. Raises RequestRejected for a hopeless request, PolicyUnavailableError when no worker could answer."""
@@ -285,6 +293,10 @@ class VllmPool:
 
     def _set_state(self, member: PoolMember, state: WorkerState) -> None:
         self.router.set_worker(member.client.name, state)
+        if any(load.state is WorkerState.SERVING for load in self.router.loads.values()):
+            self._outage_before_s, self._out_since_s = self.outage_s, None
+        elif self._out_since_s is None:
+            self._out_since_s = self._clock.monotonic()
         self._wake()
 
     def _note_health(self, member: PoolMember, seen: WorkerHealth) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ from dart_agent.types import (
 )
 from dart_envs.action_formats import ParsedAnswer, ParseError
 from dart_envs.actions import actions_to_dict
-from dart_envs.clock import SystemClock, wait_for
+from dart_envs.clock import SystemClock, wait_first
 from dart_envs.errors import ActionError
 from dart_envs.hashing import image_sha256
 from dart_envs.tasks import Task
@@ -146,6 +146,13 @@ class ResumedEpisode:
 
 
 _NO_OP = Action(ActionType.WAIT, duration_s=0.0)
+_LEAST_WAIT_S = 0.5
+"""Pause before the time limit is looked at again, where an outage of the inference workers moved it."""
+
+
+def no_outage() -> float:
+    """Return the seconds of outage of a policy that has none."""
+    return 0.0
 
 
 async def run_episode(
@@ -161,16 +168,18 @@ async def run_episode(
     journal: EpisodeJournal | None = None,
     resumed: ResumedEpisode | None = None,
     rewards: RewardSource | None = None,
+    outage_s: Callable[[], float] = no_outage,
 ) -> Episode:
     """Play one episode of `task` to its end, from its beginning or from where `resumed` left it.
 
-    task: as `rewards.prepare` returned it. rewards: what gives the episode its reward; None: the environment's evaluator.
+    task: as `rewards.prepare` returned it. rewards: what gives the episode its reward; None: the environment's evaluator. outage_s: seconds
+    so far in which no inference worker served; those of them that an answer is waited for do not count against the wall-clock limit.
 
     Raises `dart_envs.errors.DartEnvError` when it could not begin, PolicyUnavailableError when the policy cannot answer (a
     PromptTooLongError when not even the first prompt fits), and EpisodeStopped when the journal says so.
     """
     settings = settings or EpisodeSettings()
-    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings)
+    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings, outage_s)
     if resumed is None:
         share_setup = True if item.purpose is Purpose.TRAIN else None
         observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
@@ -225,7 +234,7 @@ async def _ask(
         request = episode.request(prompt, screen[1])
         try:
             asked = policy.complete(request)
-            completion = await (asked if left_s is None else wait_for(episode.clock, left_s, asked))
+            completion = await (asked if left_s is None else episode.wait_for_answer(asked, left_s))
         except PromptTooLongError:
             if episode.history.shrink():
                 continue
@@ -268,7 +277,14 @@ async def _perform(
 class _EpisodeRecorder:
     """What a running episode has gathered."""
 
-    def __init__(self, item: WorkItem, builder: PromptBuilder, clock: Clock, settings: EpisodeSettings) -> None:
+    def __init__(
+        self,
+        item: WorkItem,
+        builder: PromptBuilder,
+        clock: Clock,
+        settings: EpisodeSettings,
+        pool_outage_s: Callable[[], float],
+    ) -> None:
         self.item = item
         self.builder = builder
         self.clock = clock
@@ -282,6 +298,8 @@ class _EpisodeRecorder:
         self.messages: tuple[Mapping[str, Any], ...] = ()
         self.reset_s = 0.0
         self.elapsed_before_s = 0.0
+        self.outage_s = 0.0
+        self.pool_outage_s = pool_outage_s
         self.started_at_s = clock.time()
         self.began_s = clock.monotonic()
 
@@ -292,8 +310,30 @@ class _EpisodeRecorder:
 
     @property
     def played_s(self) -> float:
-        """Seconds since the first observation, time in which it was parked not counted."""
-        return self.elapsed_s - self.reset_s
+        """Seconds since the first observation; time in which it was parked, or waited while no inference worker served, not counted."""
+        return self.elapsed_s - self.reset_s - self.outage_s
+
+    async def wait_for_answer(self, asked: Coroutine[Any, Any, Completion], left_s: float) -> Completion:
+        """Wait for an answer until the time limit of the episode, which an outage of the inference workers moves.
+
+        left_s: seconds until the limit without an outage. Raises TimeoutError at the limit; the request is cancelled then.
+        """
+        answer = asyncio.ensure_future(asked)
+        seen_s = self.pool_outage_s()
+        try:
+            while True:
+                await wait_first(self.clock, left_s, [answer])
+                before_s, seen_s = seen_s, self.pool_outage_s()
+                self.outage_s += seen_s - before_s
+                if answer.done():
+                    return answer.result()
+                if seen_s == before_s:
+                    raise TimeoutError
+                left_s = max(seen_s - before_s, _LEAST_WAIT_S)
+        finally:
+            if not answer.done():
+                answer.cancel()
+                await asyncio.wait({answer})
 
     def may_retry(self) -> bool:
         """Whether an answer that performs nothing is asked for again: of the last answers on this screen, few enough performed nothing."""
@@ -312,8 +352,9 @@ class _EpisodeRecorder:
     def restore(self, resumed: ResumedEpisode, instruction: str) -> None:
         """Go on after the steps of a saved episode."""
         state, self.earlier_images = resumed.saved.state, resumed.images
-        self.limits.use = LimitUse(state.tokens, state.repeats, state.last_action)
+        self.limits.use = LimitUse(state.tokens, state.repeats, state.last_action, state.screens)
         self.started_at_s, self.elapsed_before_s, self.reset_s = state.started_at_s, state.elapsed_s, state.reset_s
+        self.outage_s = state.outage_s
         for step in resumed.saved.steps_S:
             height, width = step.image_hw[-1]
             self.messages = self.builder.messages(instruction, self.history, (width, height))
@@ -332,9 +373,11 @@ class _EpisodeRecorder:
             started_at_s=self.started_at_s,
             elapsed_s=self.elapsed_s,
             reset_s=self.reset_s,
+            outage_s=self.outage_s,
             tokens=use.tokens,
             repeats=use.repeats,
             last_action=use.last,
+            screens=dict(use.screens),
             first_turn=self.history.first_turn,
             first_screen=self.history.first_screen,
         )
@@ -365,8 +408,8 @@ class _EpisodeRecorder:
         self, completion: Completion, screen: tuple[RgbImage, str], parsed: ParsedAnswer | ParseError
     ) -> StopReason | None:
         """Count one answer; the limit that it reaches."""
-        said = actions_to_dict(parsed.actions) if isinstance(parsed, ParsedAnswer) else None
-        self.limits.add(completion.sampled_tokens, screen[1], said)
+        done = actions_to_dict(parsed.actions) if isinstance(parsed, ParsedAnswer) else {"no_action": completion.text}
+        self.limits.add(completion.sampled_tokens, screen[1], done)
         return self.limits.reached(self.played_s)
 
     def record(

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import StepRecord
 from dart_envs.envs.parking import ParkedDesktop
@@ -44,8 +46,10 @@ class EpisodeState(StrictModel):
     """One unfinished episode after its last stored step.
 
     worker, process: who wrote this, by name and by process. parked: it was left at a turn boundary on purpose. started_at_s: seconds since
-    the epoch. elapsed_s: seconds that it has run, without time in which it was parked. tokens, repeats, last_action: what it has used of
-    its limits. first_turn, first_screen: what its history shows no more. desktop: where its desktop is, None: nowhere.
+    the epoch. elapsed_s: seconds that it has run, without time in which it was parked. outage_s: seconds of these in which it waited for an
+    answer while no inference worker served. tokens, repeats, last_action, screens: what it has used of its limits
+    (`dart_agent.rollouts.limits.LimitUse`). first_turn, first_screen: what its history shows no more. desktop: where its desktop is,
+    None: nowhere.
     """
 
     worker: str
@@ -54,9 +58,11 @@ class EpisodeState(StrictModel):
     started_at_s: float
     elapsed_s: float
     reset_s: float
+    outage_s: float = 0.0
     tokens: int = 0
     repeats: int = 0
     last_action: str = ""
+    screens: dict[str, int] = Field(default_factory=dict)
     first_turn: int = 0
     first_screen: int = 0
     desktop: KeptDesktop | None = None

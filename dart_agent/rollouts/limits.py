@@ -8,9 +8,10 @@ of the context (the engine counts exactly).
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field
@@ -23,7 +24,8 @@ class EpisodeLimits(StrictModel):
     """What one episode may use beside its turns; None: no limit.
 
     max_tokens: sampled tokens of all answers. wall_clock_s: seconds from the first observation on, without time in which the episode was
-    parked. loop_repeats: so many times in a row the same action may be taken on the same screen; the last of them ends the episode.
+    parked or no inference worker served. loop_repeats: so many times the same action may be taken on the same screen, with no other action
+    in between; the last of them ends the episode. Answers that are no action are the same where their texts are.
     """
 
     max_tokens: int | None = Field(default=None, ge=1)
@@ -46,11 +48,17 @@ NO_LIMITS = EpisodeLimits()
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """What an episode has used so far: `repeats` times in a row the action `last` (screen and action, as text)."""
+    """What an episode has used so far.
+
+    tokens: of all answers. last: the last action, as a digest. screens: how often it was taken on which screen (by hash) since another
+    action was taken; a screen that changes by itself and back, such as one with a blinking caret, is the same again. repeats: on the last
+    screen.
+    """
 
     tokens: int = 0
     repeats: int = 0
     last: str = ""
+    screens: Mapping[str, int] = field(default_factory=dict)
 
 
 class LimitTracker:
@@ -70,11 +78,12 @@ class LimitTracker:
         """Seconds that are left after `elapsed_s`, None without a limit."""
         return None if self.limits.wall_clock_s is None else max(0.0, self.limits.wall_clock_s - elapsed_s)
 
-    def add(self, tokens: int, screen_sha256: str, action: Mapping[str, Any] | None) -> None:
-        """Count one answer: its tokens, and its action (None: it was none) on a screen."""
-        seen = f"{screen_sha256} {json.dumps(action, sort_keys=True)}"
-        repeats = self.use.repeats + 1 if seen == self.use.last else 1
-        self.use = LimitUse(self.use.tokens + tokens, repeats, seen)
+    def add(self, tokens: int, screen_sha256: str, action: Mapping[str, Any]) -> None:
+        """Count one answer: its tokens, and its action (what stands for it, where it is none) on a screen."""
+        last = hashlib.sha256(json.dumps(action, sort_keys=True).encode()).hexdigest()
+        screens = dict(self.use.screens) if last == self.use.last else {}
+        repeats = screens[screen_sha256] = screens.get(screen_sha256, 0) + 1
+        self.use = LimitUse(self.use.tokens + tokens, repeats, last, screens)
 
     def reached(self, elapsed_s: float) -> StopReason | None:
         """The limit that is reached after `elapsed_s`; a loop first, then tokens, then time."""

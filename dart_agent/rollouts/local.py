@@ -104,6 +104,7 @@ async def run_rollouts(
             make_policy=policies.make,
             builder=PromptBuilder(spec),
             on_episode=finished,
+            outage_s=policies.outage_s,
         )
         running = asyncio.create_task(worker.run())
         all_ended = asyncio.create_task(source.finished.wait())

@@ -23,7 +23,7 @@ from dart_agent.grounding.acting.served_pointer import PointingWorkers, ServedPo
 from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
 from dart_agent.grounding.model import GroundingModel, load_grounding_model
 from dart_agent.prompts.builder import PromptSpec
-from dart_agent.rollouts.episode_loop import EpisodeEnv
+from dart_agent.rollouts.episode_loop import EpisodeEnv, no_outage
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy, PolicyVersion
 from dart_envs.clock import SystemClock
@@ -56,13 +56,15 @@ class OpenPolicies:
 
     make: the policy of one episode. kv_cache_usage: fraction of the key-value cache of the inference workers that is in use (mean over
     those that serve, 1 where none does); None: there are none. workers: those that can be asked for points. following: what loads new
-    versions in this process while the rollout worker runs; None: nothing does.
+    versions in this process while the rollout worker runs; None: nothing does. outage_s: seconds so far in which no inference worker
+    served.
     """
 
     make: PolicyFactory
     kv_cache_usage: Callable[[], float | None] = lambda: None
     workers: PointingWorkers | None = None
     following: FollowingPolicy | None = None
+    outage_s: Callable[[], float] = no_outage
 
 
 @contextlib.asynccontextmanager
@@ -102,6 +104,7 @@ async def open_policy_factory(
         yield OpenPolicies(
             lambda task, env: GroundedPolicy(planners.make(task, env), finder, spec.coordinates),
             planners.kv_cache_usage,
+            outage_s=planners.outage_s,
         )
 
 
@@ -157,4 +160,4 @@ async def _open_policies(
     places = await wait_for_addresses(addresses, clock)
     async with VllmPool([WorkerClient(place.name, place.directory) for place in places], clock=clock) as pool:
         policy: Policy = BlankScreenshotPolicy(pool) if kind == "blank" else pool
-        yield OpenPolicies(lambda task, env: policy, lambda: pool.kv_cache_usage, pool)
+        yield OpenPolicies(lambda task, env: policy, lambda: pool.kv_cache_usage, pool, outage_s=lambda: pool.outage_s)

@@ -38,6 +38,7 @@ from dart_agent.rollouts.episode_loop import (
     EpisodeStopped,
     ObservedStep,
     ResumedEpisode,
+    no_outage,
     run_episode,
 )
 from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
@@ -76,7 +77,7 @@ class RolloutWorker:
     called with the task's id and each step of an episode that solved its task, after its end. rejected: folder that gets a file for each
     trajectory that the source refuses. partial: None: an episode that does not end here leaves nothing. family_limits: limits of the
     episodes of a family, in place of those of `settings`. rewards: what rewards episodes of a purpose. success_at: least
-    reward of a success.
+    reward of a success. outage_s: seconds so far in which no inference worker served, which count against no episode's time limit.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class RolloutWorker:
         family_limits: Mapping[str, FamilyLimits] | None = None,
         rewards: RewardOf = evaluator_reward,
         success_at: float = SUCCESS_AT,
+        outage_s: Callable[[], float] = no_outage,
     ) -> None:
         self.name = name
         self._source = source
@@ -118,6 +120,7 @@ class RolloutWorker:
         self._family_limits = dict(family_limits or {})
         self._rewards = rewards
         self._success_at = success_at
+        self._outage_s = outage_s
         self._prompt_fitted = False
 
     async def run(self) -> None:
@@ -252,6 +255,7 @@ class RolloutWorker:
             journal=journal,
             resumed=resumed,
             rewards=self._rewards(item.purpose),
+            outage_s=self._outage_s,
         )
         if self._on_solved_step is not None and is_success(episode.trajectory.reward, self._success_at):
             for step in seen:
@@ -322,7 +326,7 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
         if following is not None:
             await following.catch_up(data.latest_version)
         await run_together(
-            play_rollouts(config, clock, data, farm, policies.make, rewards=rewards),
+            play_rollouts(config, clock, data, farm, policies.make, rewards=rewards, outage_s=policies.outage_s),
             *(() if following is None else (following.follow(data.latest_version),)),
         )
 
@@ -335,8 +339,12 @@ async def play_rollouts(
     make_policy: PolicyFactory,
     load_task: Callable[[str], Task] | None = None,
     rewards: RewardOf = evaluator_reward,
+    outage_s: Callable[[], float] = no_outage,
 ) -> None:
-    """The rollout worker of one configuration on connections that are open, until cancelled. load_task: None: as it is configured."""
+    """The rollout worker of one configuration on connections that are open, until cancelled.
+
+    load_task: None: as it is configured. outage_s: as in `RolloutWorker`.
+    """
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.envs.parking import ResumableDesktopEnv
 
@@ -373,6 +381,7 @@ async def play_rollouts(
         family_limits=config.family_limits,
         rewards=rewards,
         success_at=config.reward.success_at,
+        outage_s=outage_s,
     )
     beat = asyncio.create_task(_heartbeat(data.heartbeat, config, clock), name="heartbeat")
     try:

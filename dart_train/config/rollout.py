@@ -22,11 +22,13 @@ class RolloutSection(StrictModel):
         top_p: Must be 1, because the trainer's log-probs are those of the full distribution.
         max_tokens: Longest response, in tokens.
         max_episode_tokens: Most sampled tokens of an episode; None: no limit.
-        max_episode_s: Longest episode, in seconds after its first screenshot; None: no limit.
-        loop_repeats: So many times in a row may an action be taken on the same screen, and the last one ends the episode; None: no limit.
+        max_episode_s: Longest episode, in seconds after its first screenshot, without time in which it waits while no inference worker
+            serves; None: no limit.
+        loop_repeats: So many times may an action be taken on the same screen with no other one in between, and the last one ends the
+            episode; None: no limit.
         partial: Whether steps are stored as they happen, and unfinished episodes are continued.
         on_parse_error: What a response that performs nothing leads to: `no_action` (a step in which nothing happens), `fail` (the end
-            of the episode) or `retry` (another response on the same screen, which costs no step).
+            of the episode, with reward 0) or `retry` (another response on the same screen, which costs no step).
         parse_retries: Further responses in a row that `retry` asks for before a step in which nothing happens.
         scheduling: What a desktop waits for before its next training rollout: `batch`, `task`, `rollout-global` or `rollout-per-worker`.
         over_provision: Rollouts that are launched over those that are needed; 1: no more.

@@ -21,7 +21,7 @@ class FamilyLimitSection(StrictModel):
         max_steps: Step limit; at most `tasks.max_steps`.
         max_episode_tokens: Most sampled tokens.
         max_episode_s: Longest episode, in seconds after its first screenshot.
-        loop_repeats: So many times in a row may an action be taken on the same screen.
+        loop_repeats: So many times may an action be taken on the same screen with no other one in between.
     """
 
     max_steps: int | None = Field(default=None, ge=1)

@@ -217,7 +217,7 @@ class ComponentSystem:
             The policy of each episode, and how full their caches are.
         """
         async with self._pool() as pool:
-            yield OpenPolicies(lambda task, env: pool, lambda: pool.kv_cache_usage)
+            yield OpenPolicies(lambda task, env: pool, lambda: pool.kv_cache_usage, outage_s=lambda: pool.outage_s)
 
     @contextlib.asynccontextmanager
     async def _pool(self) -> AsyncIterator[VllmPool]:
@@ -274,7 +274,13 @@ class ComponentSystem:
             )
             await data.release_worker(config.name)
             await play_rollouts(
-                config, self.clock, data, self._farm, episodes, lambda task_id: simulated_task(task_id, limit)
+                config,
+                self.clock,
+                data,
+                self._farm,
+                episodes,
+                lambda task_id: simulated_task(task_id, limit),
+                outage_s=policies.outage_s,
             )
         return 0
 

@@ -93,6 +93,29 @@ async def test_while_no_worker_is_up_requests_wait_and_then_are_answered() -> No
         assert (await running).worker == "a"
 
 
+async def test_time_without_a_worker_that_serves_is_an_outage() -> None:
+    first, second, clock = FakeWorkerClient("a"), FakeWorkerClient("b"), FakeClock()
+    async with pool_of(first, second, clock=clock) as pool:
+        clock.now_s += 7.0
+        assert pool.outage_s == 7.0, "no worker has answered yet"
+        await until(lambda: len(pool.ready) == 2)
+        before_s = pool.outage_s
+        first.die()
+        await until(lambda: len(pool.ready) == 1)
+        clock.now_s += 100.0
+        assert pool.outage_s == before_s, "the other serves"
+        second.set_state(WorkerState.UPDATING)
+        await until(lambda: pool.router.loads["b"].state is WorkerState.UPDATING)
+        out_s = pool.outage_s
+        clock.now_s += 30.0
+        assert pool.outage_s == out_s + 30.0
+        second.set_state(WorkerState.SERVING)
+        await until(lambda: pool.router.loads["b"].state is WorkerState.SERVING)
+        over_s = pool.outage_s
+        clock.now_s += 30.0
+        assert pool.outage_s == over_s >= out_s + 30.0
+
+
 async def test_without_any_worker_there_is_an_error_with_words() -> None:
     worker = FakeWorkerClient("a")
     worker.die()
