@@ -247,7 +247,8 @@ class WorkItem:
     """One rollout to run: handed out by the data manager, claimed by a rollout worker under a deadline.
 
     task_id: `family/variation`, resolved by `dart_envs.tasks`. group_id: rollouts of one group share it. stored_steps: steps that an
-    earlier worker stored of it; the episode continues after them.
+    earlier worker stored of it; the episode continues after them. assignment: identity of this assignment of the rollout; what is said
+    about the rollout under another one, by whichever worker, changes nothing. Empty where the source never assigns a rollout twice.
     """
 
     rollout_id: str
@@ -258,6 +259,7 @@ class WorkItem:
     max_steps: int
     phase: str = ""
     stored_steps: int = 0
+    assignment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +300,8 @@ class WorkSource(Protocol):
         """Store a finished trajectory; `images` by sha256. Idempotent by rollout id. Raises StoreRefusedError where it is refused."""
         ...
 
-    async def abandon(self, rollout_id: str, cause: str) -> None:
-        """Give a claimed rollout back: it could not be started or its worker is stopping."""
+    async def abandon(self, item: WorkItem, cause: str) -> None:
+        """Give a claimed rollout back: it could not be started or its worker is stopping. Idempotent by rollout and assignment."""
         ...
 
 

@@ -1,9 +1,9 @@
 """Client of the data manager: one async HTTP connection pool over its Unix socket, or its URL.
 
 Role: implements `dart_agent.types.WorkSource` for rollout workers, and what launcher and trainer need.
-Rule: every call may be repeated safely (claims carry a request id, reports go by rollout id), so while the data manager restarts the
-client waits and repeats for `retry_timeout_s`, as it does while the database is away; a refusal by the data manager is raised at once and
-never repeated.
+Rule: every call may be repeated safely (claims carry a request id, what follows names it, reports go by rollout id), so while the data
+manager restarts the client waits and repeats for `retry_timeout_s`, as it does while the database is away; a refusal by the data manager
+is raised at once and never repeated.
 Non-goals: no caching, no decisions. Imports without SQLAlchemy, FastAPI or torch.
 """
 
@@ -165,8 +165,7 @@ class DataManagerClient:
 
     async def store_step(
         self,
-        worker_id: str,
-        rollout_id: str,
+        item: WorkItem,
         steps_S: Sequence[StepRecord],
         segment: int,
         images: Mapping[str, RgbImage],
@@ -175,8 +174,7 @@ class DataManagerClient:
         """Store the newest step of an unfinished rollout with its images. Idempotent by rollout and index.
 
         Args:
-            worker_id: The worker that has the rollout.
-            rollout_id: The rollout.
+            item: The rollout, as it was assigned.
             steps_S: Its steps; the last one is stored.
             segment: Segment of the step before.
             images: New images by hash.
@@ -187,12 +185,12 @@ class DataManagerClient:
         """
         await asyncio.to_thread(self._put_images, images)
         step = StreamStepPayload.from_value(steps_S[-1], steps_S[-2] if len(steps_S) > 1 else None, segment)
-        request = StoreStepRequest(worker_id=worker_id, rollout_id=rollout_id, step=step, state=state)
+        request = StoreStepRequest(rollout_id=item.rollout_id, assignment=item.assignment, step=step, state=state)
         return step.segment, (await self._post("/rollouts/steps", request, StoreStepReply)).directive
 
-    async def park(self, worker_id: str, rollout_id: str, state: EpisodeState) -> None:
+    async def park(self, item: WorkItem, state: EpisodeState) -> None:
         """Leave an unfinished rollout to whoever is assigned it next."""
-        request = ParkRequest(worker_id=worker_id, rollout_id=rollout_id, state=state)
+        request = ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=state)
         await self._post("/work/park", request, CountReply)
 
     async def saved_episode(self, rollout_id: str) -> SavedEpisode | None:
@@ -203,14 +201,15 @@ class DataManagerClient:
         reader = StreamReader()
         return SavedEpisode(reply.state, tuple(step.to_value(reader) for step in reply.steps))
 
-    async def restart(self, worker_id: str, rollout_id: str, cause: str) -> None:
+    async def restart(self, item: WorkItem, cause: str) -> None:
         """Drop the stored steps of an unfinished rollout that this worker begins anew."""
-        request = RestartRequest(worker_id=worker_id, rollout_id=rollout_id, cause=cause[:500])
+        request = RestartRequest(rollout_id=item.rollout_id, assignment=item.assignment, cause=cause[:500])
         await self._post("/work/restart", request, CountReply)
 
-    async def abandon(self, rollout_id: str, cause: str) -> None:
-        """Give a claimed rollout back; it is handed out again."""
-        await self._post("/work/abandon", AbandonRequest(rollout_id=rollout_id, cause=cause[:500]), CountReply)
+    async def abandon(self, item: WorkItem, cause: str) -> None:
+        """Give a claimed rollout back; it is handed out again. Idempotent by rollout and assignment."""
+        request = AbandonRequest(rollout_id=item.rollout_id, assignment=item.assignment, cause=cause[:500])
+        await self._post("/work/abandon", request, CountReply)
 
     async def release_worker(self, worker_id: str | None) -> int:
         """A worker (None: every worker) is gone: its rollouts are handed out again at once."""

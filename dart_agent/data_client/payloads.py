@@ -339,6 +339,7 @@ class WorkItemPayload(DataManagerModel):
     max_steps: int
     phase: str
     stored_steps: int = 0
+    assignment: str = ""
 
     def to_value(self) -> WorkItem:
         """To the agent's carrier."""
@@ -351,4 +352,5 @@ class WorkItemPayload(DataManagerModel):
             max_steps=self.max_steps,
             phase=self.phase,
             stored_steps=self.stored_steps,
+            assignment=self.assignment,
         )

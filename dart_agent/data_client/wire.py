@@ -2,12 +2,13 @@
 
 Role: the single definition shared by the data manager and its clients (rollout worker, launcher, trainer).
 Rule: pydantic only; unknown fields are errors. Rows are in `dart_agent.data_client.payloads`. Images never travel:
-they are blobs by content hash in a directory that all processes share.
+they are blobs by content hash in a directory that all processes share. `assignment` is the `request_id` that an assignment answered: who
+has a rollout now is who names the present one.
 Non-goals: no behaviour.
 
     POST /work/assign            AssignmentRequest -> AssignmentReply   waits up to `wait_s`
     POST /work/heartbeat        HeartbeatRequest                    extends the deadlines of what a worker holds
-    POST /work/abandon          AbandonRequest
+    POST /work/abandon          AbandonRequest -> CountReply
     POST /work/release          ReleaseRequest -> CountReply      a worker is gone: hand its rollouts out again at once
     POST /work/park             ParkRequest -> CountReply    an unfinished rollout that anyone may continue
     POST /work/restart          RestartRequest -> CountReply the stored steps of an unfinished rollout are dropped
@@ -88,9 +89,10 @@ class HoldRequest(DataManagerModel):
 
 
 class AbandonRequest(DataManagerModel):
-    """Give one rollout back."""
+    """Give one rollout back; nothing happens where another assignment of it holds."""
 
     rollout_id: str
+    assignment: str
     cause: str = Field(max_length=500)
 
 
@@ -103,14 +105,14 @@ class ReleaseRequest(DataManagerModel):
 class StoreStepRequest(DataManagerModel):
     """One step of an unfinished rollout, and how the episode stands after it."""
 
-    worker_id: str
     rollout_id: str
+    assignment: str
     step: StreamStepPayload
     state: EpisodeState
 
 
 class StoreStepReply(DataManagerModel):
-    """What the episode does next. `stored` is False when the step was stored before, or the rollout is not this worker's any more."""
+    """What the episode does next. `stored` is False when the step was stored before, or another assignment of the rollout holds."""
 
     stored: bool
     directive: Directive
@@ -119,8 +121,8 @@ class StoreStepReply(DataManagerModel):
 class ParkRequest(DataManagerModel):
     """An unfinished rollout is left at a turn boundary; whoever is assigned it next continues it."""
 
-    worker_id: str
     rollout_id: str
+    assignment: str
     state: EpisodeState
 
 
@@ -140,8 +142,8 @@ class KeptLeasesReply(DataManagerModel):
 class RestartRequest(DataManagerModel):
     """An assigned rollout begins anew, because it could not be continued."""
 
-    worker_id: str
     rollout_id: str
+    assignment: str
     cause: str = Field(max_length=500)
 
 

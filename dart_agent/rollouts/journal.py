@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
-from dart_agent.types import Directive, StepRecord, Trajectory, WorkSource
+from dart_agent.types import Directive, StepRecord, Trajectory, WorkItem, WorkSource
 from dart_envs.envs.parking import ParkedDesktop
 from dart_envs.types import Observation, RgbImage, TaskLike
 
@@ -24,8 +24,7 @@ class PartialWorkSource(WorkSource, Protocol):
 
     async def store_step(
         self,
-        worker_id: str,
-        rollout_id: str,
+        item: WorkItem,
         steps_S: Sequence[StepRecord],
         segment: int,
         images: Mapping[str, RgbImage],
@@ -38,7 +37,7 @@ class PartialWorkSource(WorkSource, Protocol):
         """Store a finished trajectory whose first `stored_steps` steps are stored, and images that are not."""
         ...
 
-    async def park(self, worker_id: str, rollout_id: str, state: EpisodeState) -> None:
+    async def park(self, item: WorkItem, state: EpisodeState) -> None:
         """Leave an unfinished rollout to whoever is assigned it next."""
         ...
 
@@ -46,7 +45,7 @@ class PartialWorkSource(WorkSource, Protocol):
         """What is stored of an unfinished rollout."""
         ...
 
-    async def restart(self, worker_id: str, rollout_id: str, cause: str) -> None:
+    async def restart(self, item: WorkItem, cause: str) -> None:
         """Drop the stored steps of an unfinished rollout that begins anew."""
         ...
 
@@ -100,8 +99,7 @@ class StepJournal:
 
     Args:
         source: Where they go.
-        worker: Name of the worker.
-        rollout_id: The rollout.
+        item: The rollout, as it was assigned.
         env: The environment that it is played in.
         marks: Marks of actions.
         saved: What is stored of it, where it continues.
@@ -111,8 +109,7 @@ class StepJournal:
     def __init__(
         self,
         source: PartialWorkSource,
-        worker: str,
-        rollout_id: str,
+        item: WorkItem,
         env: ResumableEnv,
         marks: ActionMarks,
         saved: SavedEpisode | None = None,
@@ -124,8 +121,8 @@ class StepJournal:
         if saved is not None:
             self.sent_images.update(sha256 for step in saved.steps_S for sha256 in step.image_sha256)
         self._source = source
-        self._worker = worker
-        self._rollout_id = rollout_id
+        self._item = item
+        self._rollout_id = item.rollout_id
         self._env = env
         self._marks = marks
         self._segment = segment
@@ -168,7 +165,7 @@ class StepJournal:
         assert self.state is not None, "nothing is stored: there is nothing to continue"
         parked = await self._env.park(keep_lease=keep_lease)
         state = self.state.model_copy(update={"desktop": KeptDesktop.from_value(parked), "parked": True})
-        await self._source.park(self._worker, self._rollout_id, state)
+        await self._source.park(self._item, state)
 
     def forget(self) -> None:
         """The rollout is over, or begins anew: no mark of it stays."""
@@ -178,9 +175,7 @@ class StepJournal:
     async def _store(self, steps_S: tuple[StepRecord, ...], image: RgbImage, state: EpisodeState) -> Directive:
         sha256 = steps_S[-1].image_sha256[-1]
         images = {} if sha256 in self.sent_images else {sha256: image}
-        self._segment, directive = await self._source.store_step(
-            self._worker, self._rollout_id, steps_S, self._segment, images, state
-        )
+        self._segment, directive = await self._source.store_step(self._item, steps_S, self._segment, images, state)
         self.sent_images.add(sha256)
         self.stored_steps, self.state = len(steps_S), state
         self._marks.clear(self._rollout_id, len(steps_S) - 1)

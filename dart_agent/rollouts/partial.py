@@ -79,17 +79,15 @@ class PartialRollouts:
                 else await self._continue(resumable, settings, task, item, saved)
             )
             if isinstance(resumed, ResumedEpisode):
-                return resumed, self._journal(resumable, settings, item, resumed.saved)
+                return resumed, self._journal(resumable, item, resumed.saved)
             logger.warning("%s (%s) begins anew: %s", item.rollout_id, item.task_id, resumed)
-            await self.source.restart(settings.worker, item.rollout_id, resumed)
+            await self.source.restart(item, resumed)
             self.marks.clear(item.rollout_id, item.stored_steps)
-        return None, self._journal(resumable, settings, item, None)
+        return None, self._journal(resumable, item, None)
 
-    def _journal(
-        self, env: ResumableEnv, settings: EpisodeSettings, item: WorkItem, saved: SavedEpisode | None
-    ) -> StepJournal:
+    def _journal(self, env: ResumableEnv, item: WorkItem, saved: SavedEpisode | None) -> StepJournal:
         segment = 0 if saved is None else last_segment(saved.steps_S)
-        return StepJournal(self.source, settings.worker, item.rollout_id, env, self.marks, saved, segment)
+        return StepJournal(self.source, item, env, self.marks, saved, segment)
 
     async def _continue(
         self, env: ResumableEnv, settings: EpisodeSettings, task: TaskLike, item: WorkItem, saved: SavedEpisode

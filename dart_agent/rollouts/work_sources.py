@@ -50,10 +50,10 @@ class InMemoryWorkSource:
             self._on_report(trajectory, images)
         self._ended(trajectory.rollout_id)
 
-    async def abandon(self, rollout_id: str, cause: str) -> None:
+    async def abandon(self, item: WorkItem, cause: str) -> None:
         """Back to the end of the list, or given up after `MAX_ATTEMPTS`."""
-        item = self._held.pop(rollout_id, None)
-        if item is None:
+        rollout_id = item.rollout_id
+        if self._held.pop(rollout_id, None) is None:
             return
         self._attempts[rollout_id] += 1
         if self._attempts[rollout_id] < MAX_ATTEMPTS:

@@ -267,7 +267,7 @@ class RolloutWorker:
         if directive is Directive.CANCEL:
             if journal is not None:
                 journal.forget()
-            await self._source.abandon(item.rollout_id, "it is not needed any more")
+            await self._source.abandon(item, "it is not needed any more")
             return
         await self._leave(item, journal, "it was to be parked")
 
@@ -288,7 +288,7 @@ class RolloutWorker:
         """Give the rollout back; it begins anew, because its desktop is used for others from now on."""
         if journal is not None:
             journal.forget()
-        await wait_for(self._clock, ABANDON_TIMEOUT_S, self._source.abandon(item.rollout_id, cause))
+        await wait_for(self._clock, ABANDON_TIMEOUT_S, self._source.abandon(item, cause))
 
 
 async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:

@@ -233,8 +233,10 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
             if waiting.get(body.request_id) is answer:
                 del waiting[body.request_id]
         if waits and reply.item is not None and await request.is_disconnected():
-            cause = "its request was given up"
-            await writer.run(manager.abandon, reply.item.rollout_id, cause, uses_attempt=False)
+            given_up = AbandonRequest(
+                rollout_id=reply.item.rollout_id, assignment=body.request_id, cause="its request was given up"
+            )
+            await writer.run(manager.abandon, given_up, uses_attempt=False)
         return reply
 
     async def store_step(_request: Request, content: bytes) -> StoreStepReply:
@@ -277,9 +279,9 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
 
     @app.post("/work/abandon")
     async def abandon(body: AbandonRequest) -> CountReply:
-        await writer.run(manager.abandon, body.rollout_id, body.cause)
+        count = await writer.run(manager.abandon, body)
         await writer.notify()
-        return CountReply(count=1)
+        return CountReply(count=count)
 
     @app.post("/work/release")
     async def release(body: ReleaseRequest) -> CountReply:

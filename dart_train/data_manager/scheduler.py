@@ -222,6 +222,7 @@ class Scheduler:
                 max_steps=command.max_steps,
                 phase=command.phase,
                 stored_steps=steps.count_stored(session, command.rollout_id),
+                assignment=command.request_id,
             ),
             deadline_s=self._config.assignment_timeout_s,
         )

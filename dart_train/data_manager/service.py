@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import (
+    AbandonRequest,
     AssignmentReply,
     Batch,
     BatchFailure,
@@ -170,20 +171,24 @@ class DataManager:
             self._scheduler.handle(session, HeartbeatReceived(now_s, worker_id, desktops, kv_cache_usage))
             return len(self._scheduler.state(session).workers[worker_id].running)
 
-    def abandon(self, rollout_id: str, cause: str, *, uses_attempt: bool = ABANDON_USES_ATTEMPT) -> None:
+    def abandon(self, request: AbandonRequest, *, uses_attempt: bool = ABANDON_USES_ATTEMPT) -> int:
         """Requeue a rollout that a worker abandons.
 
         Args:
-            rollout_id: The rollout.
-            cause: Why.
+            request: The rollout, its assignment, and the cause.
             uses_attempt: Whether it used up an attempt.
+
+        Returns:
+            1, or 0 where another assignment of the rollout holds, or none.
         """
+        rollout_id = request.rollout_id
         with self._operation() as session:
-            rollout = work.find_rollout(session, rollout_id)
-            if rollout.state == "assigned":
-                steps.drop(session, rollout_id)
-                now_s = self._scheduler.now_s()
-                self._scheduler.handle(session, RolloutAbandoned(now_s, rollout_id, cause, uses_attempt))
+            if not work.holds(work.find_rollout(session, rollout_id), request.assignment):
+                return 0
+            steps.drop(session, rollout_id)
+            now_s = self._scheduler.now_s()
+            self._scheduler.handle(session, RolloutAbandoned(now_s, rollout_id, request.cause, uses_attempt))
+            return 1
 
     def release(self, worker_id: str | None) -> int:
         """Requeue everything that a worker holds, because it is gone.
@@ -207,13 +212,12 @@ class DataManager:
             request: The step, and the episode after it; its images are stored already.
 
         Returns:
-            Whether it was new, and the directive: to cancel where the rollout is not this worker's any more.
+            Whether it was new, and the directive: to cancel where another assignment of the rollout holds.
         """
         step = request.step
         self._check_images(request.rollout_id, step.image_sha256_new)
         with self._operation() as session:
-            rollout = work.find_rollout(session, request.rollout_id)
-            if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
+            if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
                 return StoreStepReply(stored=False, directive=Directive.CANCEL)
             stored = steps.append_step(session, request.rollout_id, step, self._store.placeholders)
             if stored:
@@ -227,11 +231,10 @@ class DataManager:
             request: The rollout and its state.
 
         Returns:
-            1, or 0 where the rollout is not this worker's any more.
+            1, or 0 where another assignment of the rollout holds, or none.
         """
         with self._operation() as session:
-            rollout = work.find_rollout(session, request.rollout_id)
-            if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
+            if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
                 return 0
             stored = steps.count_stored(session, request.rollout_id)
             if not stored:
@@ -269,8 +272,7 @@ class DataManager:
             Number of steps.
         """
         with self._operation() as session:
-            rollout = work.find_rollout(session, request.rollout_id)
-            if rollout.state != "assigned" or rollout.worker_id != request.worker_id:
+            if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
                 return 0
             dropped = steps.drop(session, request.rollout_id)
             self._store.record_event(

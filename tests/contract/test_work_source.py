@@ -87,8 +87,14 @@ async def test_every_rollout_is_handed_out_once(source: WorkSource) -> None:
 async def test_what_is_given_back_is_handed_out_again(source: WorkSource) -> None:
     item = await source.acquire("w1")
     assert item is not None
-    await source.abandon(item.rollout_id, "no desktop")
-    assert item in [await source.acquire("w2") for _ in range(8)]
+    await source.abandon(item, "no desktop")
+    rest = [await source.acquire("w2") for _ in range(8)]
+    again = [other for other in rest if other is not None and other.rollout_id == item.rollout_id]
+    assert len(again) == 1
+    if item.assignment:
+        assert again[0].assignment != item.assignment
+        await source.abandon(item, "no desktop")  # a repeat after a lost reply
+        assert await source.acquire("w3") is None
 
 
 async def test_a_report_may_be_repeated(source: WorkSource) -> None:
@@ -98,7 +104,7 @@ async def test_a_report_may_be_repeated(source: WorkSource) -> None:
     trajectory, images = fake_trajectory(item, image=image)
     await source.report(trajectory, images)
     await source.report(trajectory, images)
-    await source.abandon(item.rollout_id, "too late")
+    await source.abandon(item, "too late")
     rest = [await source.acquire("w2") for _ in range(8)]
     assert item.rollout_id not in {other.rollout_id for other in rest if other is not None}
 

@@ -109,3 +109,16 @@ def find_rollout(session: Session, rollout_id: str) -> RolloutTable:
     if rollout is None:
         raise StoreError(f"rollout {rollout_id} was never assigned")
     return rollout
+
+
+def holds(rollout: RolloutTable, assignment: str) -> bool:
+    """Say whether an assignment of a rollout is the present one.
+
+    Args:
+        rollout: Its row.
+        assignment: The request that the assignment answered.
+
+    Returns:
+        False where the rollout is not assigned, or was assigned again, to whichever worker.
+    """
+    return rollout.state == "assigned" and rollout.request_id == assignment

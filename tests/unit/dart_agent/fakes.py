@@ -173,8 +173,8 @@ class FakeWorkSource:
         self.reported.append((trajectory, dict(images)))
         self._back()
 
-    async def abandon(self, rollout_id: str, cause: str) -> None:
-        self.abandoned.append((rollout_id, cause))
+    async def abandon(self, item: WorkItem, cause: str) -> None:
+        self.abandoned.append((item.rollout_id, cause))
         self._back()
 
 

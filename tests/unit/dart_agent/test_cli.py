@@ -81,7 +81,7 @@ async def test_a_rollout_that_never_begins_is_given_up_after_a_few_tries() -> No
         assert not source.finished.is_set()
         claimed = await source.acquire("w")
         assert claimed is not None
-        await source.abandon(claimed.rollout_id, "no desktop")
+        await source.abandon(claimed, "no desktop")
     assert source.finished.is_set()
     assert source.failed == {"roll_0": "no desktop"}
 

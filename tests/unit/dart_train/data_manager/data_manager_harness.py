@@ -10,7 +10,7 @@ from sqlalchemy import select
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.payloads import SamplingPayload, TrajectoryPayload
-from dart_agent.data_client.wire import Batch, PhaseSpec, TaskSelection
+from dart_agent.data_client.wire import AbandonRequest, Batch, PhaseSpec, TaskSelection
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose, VersionSpan, WorkItem
 from dart_train.data_manager.catalog import interleave_families
@@ -83,6 +83,9 @@ class DataManagerHarness:
         item = self.acquire(worker)
         assert item is not None
         return item
+
+    def abandon(self, item: WorkItem, cause: str = "no desktop") -> int:
+        return self.manager.abandon(AbandonRequest(rollout_id=item.rollout_id, assignment=item.assignment, cause=cause))
 
     def report(self, item: WorkItem, reward: float | None = 1.0, **options: Any) -> bool:
         image = fake_image(self.requests)

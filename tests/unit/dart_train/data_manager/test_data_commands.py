@@ -166,10 +166,13 @@ def test_garbage_is_only_what_no_step_needs(recorded: RecordedRun) -> None:
     state = EpisodeState(worker="w9", process="p", started_at_s=0, elapsed_s=1, reset_s=0)
     harness.manager.store_step(
         StoreStepRequest(
-            worker_id="w9", rollout_id=parked.rollout_id, step=stream_payloads(trajectory.steps_S)[0], state=state
+            rollout_id=parked.rollout_id,
+            assignment=parked.assignment,
+            step=stream_payloads(trajectory.steps_S)[0],
+            state=state,
         )
     )
-    harness.manager.park(ParkRequest(worker_id="w9", rollout_id=parked.rollout_id, state=state))
+    harness.manager.park(ParkRequest(rollout_id=parked.rollout_id, assignment=parked.assignment, state=state))
     every = ImageRetention(keep_days=1, keep_successes=False, keep_demonstrations=False)
     gone = collect(later_s + 9 * DAY_S, every)
     assert gone > 0

@@ -75,12 +75,14 @@ def test_hot_calls_scan_no_table_that_grows(harness: DataManagerHarness) -> None
                 step = stream_payloads(trajectory.steps_S)[0]
                 state = EpisodeState(worker=f"w{number % 2}", process="p", started_at_s=0, elapsed_s=1, reset_s=0)
                 harness.manager.store_step(
-                    StoreStepRequest(worker_id=state.worker, rollout_id=item.rollout_id, step=step, state=state)
+                    StoreStepRequest(rollout_id=item.rollout_id, assignment=item.assignment, step=step, state=state)
                 )
                 if number == 5:
-                    harness.manager.park(ParkRequest(worker_id=state.worker, rollout_id=item.rollout_id, state=state))
+                    harness.manager.park(
+                        ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=state)
+                    )
                 elif number == 6:
-                    harness.manager.abandon(item.rollout_id, "no desktop")
+                    harness.abandon(item)
                 else:
                     harness.manager.report(TrajectoryPayload.from_value(trajectory))
                 harness.manager.heartbeat(state.worker)

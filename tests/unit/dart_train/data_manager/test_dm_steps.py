@@ -41,11 +41,9 @@ def played(harness: DataManagerHarness, item: WorkItem, turns: int = 3, **option
     return replace(fake_trajectory(item)[0], steps_S=tuple(steps))
 
 
-def store(
-    harness: DataManagerHarness, item: WorkItem, step: StreamStepPayload, worker: str = "w1"
-) -> tuple[bool, Directive]:
+def store(harness: DataManagerHarness, item: WorkItem, step: StreamStepPayload) -> tuple[bool, Directive]:
     reply = harness.manager.store_step(
-        StoreStepRequest(worker_id=worker, rollout_id=item.rollout_id, step=step, state=STATE)
+        StoreStepRequest(rollout_id=item.rollout_id, assignment=item.assignment, step=step, state=STATE)
     )
     return reply.stored, reply.directive
 
@@ -172,7 +170,8 @@ def test_a_parked_rollout_is_handed_out_first_and_continues(harness: DataManager
     for row in rows[:2]:
         store(harness, item, row)
     parked = STATE.model_copy(update={"parked": True})
-    assert harness.manager.park(ParkRequest(worker_id="w1", rollout_id=item.rollout_id, state=parked)) == 1
+    request = ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=parked)
+    assert harness.manager.park(request) == 1
     assert harness.manager.heartbeat("w1") == 0
     harness.restart()
     again = harness.must_acquire("w2")
@@ -181,8 +180,8 @@ def test_a_parked_rollout_is_handed_out_first_and_continues(harness: DataManager
     reader = StreamReader()
     assert tuple(row.to_value(reader) for row in saved.steps) == trajectory.steps_S[:2]
     assert saved.state == parked
-    assert store(harness, item, rows[2], worker="w1") == (False, Directive.CANCEL)
-    assert store(harness, item, rows[2], worker="w2") == (True, Directive.CONTINUE)
+    assert store(harness, item, rows[2]) == (False, Directive.CANCEL)
+    assert store(harness, again, rows[2]) == (True, Directive.CONTINUE)
     assert harness.manager.report(TrajectoryPayload.from_value(trajectory, 3))
 
 
@@ -194,7 +193,7 @@ def test_what_cannot_be_continued_begins_anew_with_its_cause(harness: DataManage
     again = harness.must_acquire("w1")
     assert (again.rollout_id, again.stored_steps) == (item.rollout_id, 2)
     cause = "the worker died while the action of step 2 was under way"
-    request = RestartRequest(worker_id="w1", rollout_id=item.rollout_id, cause=cause)
+    request = RestartRequest(rollout_id=item.rollout_id, assignment=again.assignment, cause=cause)
     assert harness.manager.restart(request) == 2
     assert harness.manager.restart(request) == 0
     assert stored(harness, item.rollout_id) == ()
@@ -207,14 +206,30 @@ def test_what_cannot_be_continued_begins_anew_with_its_cause(harness: DataManage
 
 def test_what_is_given_back_leaves_no_steps(harness: DataManagerHarness, item: WorkItem) -> None:
     store(harness, item, stream_payloads(played(harness, item).steps_S)[0])
-    harness.manager.abandon(item.rollout_id, "no desktop")
+    harness.abandon(item)
     assert stored(harness, item.rollout_id) == ()
     assert harness.must_acquire("w2").stored_steps == 0
 
 
+def test_an_earlier_assignment_of_the_same_worker_changes_nothing(harness: DataManagerHarness, item: WorkItem) -> None:
+    rows = stream_payloads(played(harness, item).steps_S)
+    store(harness, item, rows[0])
+    harness.abandon(item)
+    again = harness.must_acquire("w1")
+    assert again.rollout_id == item.rollout_id
+    assert store(harness, again, rows[0]) == (True, Directive.CONTINUE)
+    assert store(harness, item, rows[1]) == (False, Directive.CANCEL), "it would come behind another episode's step"
+    late = {"rollout_id": item.rollout_id, "assignment": item.assignment}
+    assert harness.manager.park(ParkRequest(**late, state=STATE)) == 0
+    assert harness.manager.restart(RestartRequest(**late, cause="its desktop is gone")) == 0
+    assert harness.abandon(item) == 0
+    assert len(stored(harness, item.rollout_id)) == 1
+    assert store(harness, again, rows[1]) == (True, Directive.CONTINUE)
+
+
 def test_a_stopped_phase_ends_what_is_parked(harness: DataManagerHarness, item: WorkItem) -> None:
     store(harness, item, stream_payloads(played(harness, item).steps_S)[0])
-    harness.manager.park(ParkRequest(worker_id="w1", rollout_id=item.rollout_id, state=STATE))
+    harness.manager.park(ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=STATE))
     harness.manager.stop_phase("train")
     with harness.store.begin() as session:
         assert set(session.scalars(select(RolloutTable.state))) == {"cancelled"}

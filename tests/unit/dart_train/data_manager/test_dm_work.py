@@ -116,11 +116,24 @@ def test_an_item_that_never_gets_a_verdict_fails_after_its_attempts(harness: Dat
         "eval", **(EVAL | {"task_ids": ["s/tick/8"], "select": None, "rollouts_per_task": 1, "max_attempts": 3})
     )
     harness.report(harness.must_acquire(), None)
-    harness.manager.abandon(harness.must_acquire().rollout_id, "no desktop")
+    harness.abandon(harness.must_acquire())
     harness.report(harness.must_acquire(), None)
     assert harness.acquire() is None
     view = harness.manager.phase("eval")
     assert (view.state, view.done, view.failed) == ("done", 0, 1)
+
+
+def test_what_is_given_back_twice_is_not_taken_from_who_has_it_now(harness: DataManagerHarness) -> None:
+    harness.phase()
+    first = harness.must_acquire("w1")
+    assert harness.abandon(first) == 1
+    second = harness.must_acquire("w1")  # another slot of the same worker
+    assert second.rollout_id == first.rollout_id
+    assert harness.abandon(first) == 0, "the client repeats what it got no answer to"
+    assert harness.must_acquire("w1").rollout_id != second.rollout_id
+    harness.restart()
+    assert harness.abandon(first) == 0
+    assert harness.abandon(second) == 1
 
 
 def test_evaluation_goes_before_endless_training(harness: DataManagerHarness) -> None:
