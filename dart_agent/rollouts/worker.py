@@ -65,6 +65,7 @@ logger = logging.getLogger(__name__)
 
 FAILED_START_DELAY_S = 1.0
 ABANDON_TIMEOUT_S = 5.0
+"""Limit of giving a rollout back for a worker that ends. One that goes on waits as long as the client of its source does."""
 PARK_TIMEOUT_S = 20.0
 MAX_REJECTED_IN_A_ROW = 5
 """So many refused rollouts in a row are no accident of one trajectory: the worker ends with the last cause."""
@@ -187,11 +188,10 @@ class RolloutWorker:
             self._count_rejection(error)
             return None
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(self._leave(item, journal, "the worker is stopping")))
+            await asyncio.shield(asyncio.ensure_future(self._leave(item, journal, "the worker is stopping", ends=True)))
             raise
         except BaseException as error:
-            with contextlib.suppress(StoreError, TimeoutError):
-                await self._abandon(item, journal, f"{type(error).__name__}: {error}")
+            await self._abandon(item, journal, f"{type(error).__name__}: {error}", ends=True)
             raise
         # Shielded: a finished episode is stored even when the worker is stopped just now.
         reported = await asyncio.shield(asyncio.ensure_future(self._report(item, episode, journal)))
@@ -271,8 +271,8 @@ class RolloutWorker:
             return
         await self._leave(item, journal, "it was to be parked")
 
-    async def _leave(self, item: WorkItem, journal: StepJournal | None, cause: str) -> None:
-        """Park the rollout where that is possible, otherwise give it back; nothing is raised to a worker that is stopping."""
+    async def _leave(self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False) -> None:
+        """Park the rollout where that is possible, otherwise give it back. `ends`: the worker does not go on afterwards."""
         partial = self._partial
         if partial is not None and journal is not None and journal.at_boundary and journal.stored_steps:
             try:
@@ -281,14 +281,21 @@ class RolloutWorker:
             except (DartEnvError, StoreError, TimeoutError) as error:
                 cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
                 logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
-        with contextlib.suppress(StoreError, TimeoutError):
-            await self._abandon(item, journal, cause)
+        await self._abandon(item, journal, cause, ends=ends)
 
-    async def _abandon(self, item: WorkItem, journal: StepJournal | None, cause: str) -> None:
-        """Give the rollout back; it begins anew, because its desktop is used for others from now on."""
+    async def _abandon(self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False) -> None:
+        """Give the rollout back; it begins anew, because its desktop is used for others from now on.
+
+        A worker that goes on must not keep it: its heartbeats would extend the assignment for ever. To one that ends nothing is raised.
+        """
         if journal is not None:
             journal.forget()
-        await wait_for(self._clock, ABANDON_TIMEOUT_S, self._source.abandon(item, cause))
+        giving_back = self._source.abandon(item, cause)
+        if not ends:
+            await giving_back
+            return
+        with contextlib.suppress(StoreError, TimeoutError):
+            await wait_for(self._clock, ABANDON_TIMEOUT_S, giving_back)
 
 
 async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:

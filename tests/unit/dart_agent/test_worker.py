@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,15 +127,18 @@ async def test_a_slow_episode_holds_up_no_other_desktop() -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_what_runs_when_the_worker_is_stopped_is_given_back() -> None:
-    class Never:
-        async def complete(self, request: PolicyRequest) -> Completion:
-            await asyncio.Event().wait()
-            raise AssertionError("never reached")
+class HangingPolicy:
+    """Never answers."""
 
+    async def complete(self, request: PolicyRequest) -> Completion:
+        await asyncio.Event().wait()
+        raise AssertionError("never reached")
+
+
+async def test_what_runs_when_the_worker_is_stopped_is_given_back() -> None:
     source = FakeWorkSource([item("roll_0"), item("roll_1")])
     env = ScriptedEnv()
-    running = asyncio.create_task(worker(source, [env], Never).run())
+    running = asyncio.create_task(worker(source, [env], HangingPolicy).run())
     await env.started.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -148,6 +152,58 @@ async def test_an_episode_that_cannot_begin_is_given_back_with_its_cause_and_the
     await run_until_empty(worker(source, [env], lambda: ScriptedPolicy([])), source)
     assert source.abandoned == [("roll_0", "FarmError: no desktop is free.")]
     assert not source.reported
+
+
+class SlowSource(FakeWorkSource):
+    """Takes rollouts back after a minute of virtual time, as while the data manager starts again; `lost`: never."""
+
+    def __init__(self, items: list[WorkItem], clock: FakeClock, *, lost: bool = False) -> None:
+        super().__init__(items)
+        self.clock = clock
+        self.lost = lost
+
+    async def abandon(self, item: WorkItem, cause: str) -> None:
+        if self.lost:
+            await asyncio.Event().wait()
+        for _ in range(6):
+            await self.clock.sleep(10.0)
+        await super().abandon(item, cause)
+
+
+class OnceBrokenEnv(ScriptedEnv):
+    """Cannot begin its first episode."""
+
+    failed = False
+
+    async def reset(self, *args: Any, **options: Any) -> Any:
+        if not self.failed:
+            self.failed = True
+            raise FarmError("no desktop is free.", code="no_capacity")
+        return await super().reset(*args, **options)
+
+
+async def test_giving_back_may_take_as_long_as_the_data_manager_needs() -> None:
+    clock = FakeClock()
+    source = SlowSource([item("roll_0"), item("roll_1")], clock)
+    running = worker(source, [OnceBrokenEnv()], lambda: ScriptedPolicy([CLICK, DONE]))
+    running._clock = clock
+    await run_until_empty(running, source)
+    assert source.abandoned == [("roll_0", "FarmError: no desktop is free.")]
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_1"]
+
+
+async def test_a_worker_that_is_stopped_does_not_wait_for_a_data_manager_that_is_away() -> None:
+    clock = FakeClock()
+    source = SlowSource([item("roll_0")], clock, lost=True)
+    env = ScriptedEnv()
+    running = worker(source, [env], HangingPolicy)
+    running._clock = clock
+    loop = asyncio.create_task(running.run())
+    await env.started.wait()
+    loop.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.gather(loop, return_exceptions=True)
+    assert env.closed
 
 
 async def test_a_defect_ends_the_worker_and_gives_the_work_back() -> None:
