@@ -9,7 +9,7 @@ it was formed for are lost; a step that made a batch fail is quarantined. Non-go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
@@ -53,15 +53,16 @@ _ADD_MEMBER = insert(_MEMBER_COLUMNS)
 _REASONS = select(
     _MEMBER_COLUMNS.c.group_id, _MEMBER_COLUMNS.c.rollout_id, _MEMBER_COLUMNS.c.index, _MEMBER_COLUMNS.c.reason
 ).where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
-_USE_MEMBER = (
-    update(_MEMBER_COLUMNS)
-    .where(
-        _MEMBER_COLUMNS.c.batch_id == bindparam("key"),
-        _MEMBER_COLUMNS.c.group_id == bindparam("in_group"),
-        _MEMBER_COLUMNS.c.rollout_id == bindparam("of_rollout"),
-        _MEMBER_COLUMNS.c.index == bindparam("at"),
-    )
-    .values(reason=bindparam("new_reason"), advantage=bindparam("new_advantage"), entropy=bindparam("new_entropy"))
+_CHANGE_MEMBER = update(_MEMBER_COLUMNS).where(
+    _MEMBER_COLUMNS.c.batch_id == bindparam("key"),
+    _MEMBER_COLUMNS.c.group_id == bindparam("in_group"),
+    _MEMBER_COLUMNS.c.rollout_id == bindparam("of_rollout"),
+    _MEMBER_COLUMNS.c.index == bindparam("at"),
+)
+_WITHHOLD_MEMBER = _CHANGE_MEMBER.values(reason=QUARANTINED)
+_ADD_QUARANTINED = insert(QuarantinedStepTable)
+_USE_MEMBER = _CHANGE_MEMBER.values(
+    reason=bindparam("new_reason"), advantage=bindparam("new_advantage"), entropy=bindparam("new_entropy")
 )
 _MEMBERS = (
     select(_MEMBER_COLUMNS)
@@ -257,22 +258,29 @@ class BatchBuilder:
         """
         batch = self._find(session, batch_id)
         if batch.state == "issued":
-            rows = {(row.rollout_id, row.index): row for row in self._members(session, batch_id)}
-            culprits = [(culprit.rollout_id, culprit.index) for culprit in failure.culprits]
+            rows = connection_of(session).execute(_REASONS, {"key": batch_id}).all()
+            members = {(row.rollout_id, row.index) for row in rows}
+            culprits = list(dict.fromkeys((culprit.rollout_id, culprit.index) for culprit in failure.culprits))
             for rollout_id, index in culprits:
-                if (rollout_id, index) not in rows:
+                if (rollout_id, index) not in members:
                     raise StoreError(f"step {index} of rollout {rollout_id} is not in batch {batch_id}")
-            culprits = culprits or [key for key, row in rows.items() if row.reason is None]
+            blamed = set(culprits) or {(row.rollout_id, row.index) for row in rows if row.reason is None}
             batch.state, batch.cause, batch.done_s = "failed", failure.cause, self._store.now()
-            for rollout_id, index in dict.fromkeys(culprits):
-                self._quarantine(session, batch, rollout_id, index)
+            self._quarantine(session, batch, blamed)
+            withheld = [
+                {"key": batch_id, "in_group": row.group_id, "of_rollout": row.rollout_id, "at": row.index}
+                for row in rows
+                if row.reason is None and (row.rollout_id, row.index) in blamed
+            ]
+            if withheld:
+                connection_of(session).execute(_WITHHOLD_MEMBER, withheld)
             self._release(session, batch)
             self._store.record_event(
                 session,
                 "batch_failed",
                 batch_id=batch_id,
                 cause=failure.cause,
-                quarantined=[list(key) for key in dict.fromkeys(culprits)] if failure.culprits else "all",
+                quarantined=[list(key) for key in culprits] or "all",
             )
         elif batch.state != "failed":
             told = "was trained on" if batch.state == "done" else f"was {batch.state}"
@@ -281,20 +289,13 @@ class BatchBuilder:
         query = select(func.count()).select_from(BatchTable).where(BatchTable.state == "failed")
         return session.scalar(query.where(BatchTable.seq > (session.scalar(done) or 0))) or 0
 
-    def _quarantine(self, session: Session, batch: BatchTable, rollout_id: str, index: int) -> None:
-        if session.get(QuarantinedStepTable, (rollout_id, index)) is None:
-            session.add(
-                QuarantinedStepTable(
-                    rollout_id=rollout_id,
-                    index=index,
-                    batch_id=batch.batch_id,
-                    cause=batch.cause,
-                    at_s=self._store.now(),
-                )
-            )
-        for row in self._members(session, batch.batch_id):
-            if (row.rollout_id, row.index) == (rollout_id, index):
-                row.reason = row.reason or QUARANTINED
+    def _quarantine(self, session: Session, batch: BatchTable, keys: Set[tuple[str, int]]) -> None:
+        """Set steps aside for ever; a step that is quarantined already keeps its first cause."""
+        known = queries.quarantined_steps(session, {rollout_id for rollout_id, _ in keys})
+        shared = {"batch_id": batch.batch_id, "cause": batch.cause, "at_s": self._store.now()}
+        added = [{"rollout_id": rollout_id, "index": index, **shared} for rollout_id, index in sorted(keys - known)]
+        if added:
+            connection_of(session).execute(_ADD_QUARANTINED, added)
 
     def _release(self, session: Session, batch: BatchTable) -> None:
         """Let the groups of a batch that was not trained on be candidates again; those without a step left are dropped as such."""
@@ -442,9 +443,3 @@ class BatchBuilder:
             staleness_max=max(staleness, default=0),
             excluded_steps=dict(+excluded_steps),
         )
-
-    def _members(self, session: Session, batch_id: str) -> Sequence[BatchMemberTable]:
-        query = select(BatchMemberTable).where(BatchMemberTable.batch_id == batch_id)
-        return session.scalars(
-            query.order_by(BatchMemberTable.group_id, BatchMemberTable.rollout_id, BatchMemberTable.index)
-        ).all()

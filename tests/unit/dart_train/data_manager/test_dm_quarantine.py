@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 from data_manager_harness import DataManagerHarness
-from sqlalchemy import select
+from sqlalchemy import event, func, select
 
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, StepReference
 from dart_agent.errors import StoreError
@@ -49,8 +52,8 @@ def test_quarantine_is_state_and_event_and_survives_a_restart(harness: DataManag
         (row,) = session.scalars(select(QuarantinedStepTable)).all()
         assert (row.rollout_id, row.index) == (first.rows[3].rollout_id, first.rows[3].step.index)
         assert (row.batch_id, row.cause) == (first.batch_id, "image 1234 cannot be read")
-        (event,) = session.scalars(select(EventTable).where(EventTable.kind == "batch_failed")).all()
-        assert event.data == {
+        (failed,) = session.scalars(select(EventTable).where(EventTable.kind == "batch_failed")).all()
+        assert failed.data == {
             "batch_id": first.batch_id,
             "cause": "image 1234 cannot be read",
             "quarantined": [[row.rollout_id, row.index]],
@@ -67,6 +70,28 @@ def test_without_culprits_all_of_the_batch_is_set_aside(harness: DataManagerHarn
     assert {harness.state_of(group) for group in groups} == {("dropped", "quarantined")}
     fresh = {harness.group(MIXED), harness.group(MIXED)}
     assert {group.group_id for group in harness.must_batch().groups} == fresh
+
+
+def test_setting_a_large_batch_aside_takes_few_statements(harness: DataManagerHarness) -> None:
+    harness.phase()
+    for _ in range(2):
+        harness.group(MIXED, steps=250)
+    batch = harness.must_batch()
+    assert len(batch.rows) == 2000
+    statements: list[str] = []
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        statements.append(statement)
+
+    event.listen(harness.store.engine, "before_cursor_execute", record)
+    try:
+        fail(harness, batch)
+    finally:
+        event.remove(harness.store.engine, "before_cursor_execute", record)
+    assert len(statements) < 30, Counter(statements).most_common(3)
+    with harness.store.begin() as session:
+        assert session.scalar(select(func.count()).select_from(QuarantinedStepTable)) == 2000
+        assert set(session.scalars(select(BatchMemberTable.reason))) == {"quarantined"}
 
 
 def test_a_group_of_which_nothing_is_left_is_dropped(harness: DataManagerHarness) -> None:
