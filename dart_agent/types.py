@@ -300,8 +300,11 @@ class WorkSource(Protocol):
         """Store a finished trajectory; `images` by sha256. Idempotent by rollout id. Raises StoreRefusedError where it is refused."""
         ...
 
-    async def abandon(self, item: WorkItem, cause: str) -> None:
-        """Give a claimed rollout back: it could not be started or its worker is stopping. Idempotent by rollout and assignment."""
+    async def abandon(self, item: WorkItem, cause: str, *, uses_attempt: bool = True) -> None:
+        """Give a claimed rollout back: it could not be started or its worker is stopping. Idempotent by rollout and assignment.
+
+        uses_attempt: False where the rollout is not to blame; it may then be tried as often as before.
+        """
         ...
 
 

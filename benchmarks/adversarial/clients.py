@@ -155,7 +155,7 @@ class EndlessWork:
     async def report(self, trajectory: Trajectory, images: Any) -> None:
         self.ends[trajectory.end.value] += 1
 
-    async def abandon(self, item: WorkItem, cause: str) -> None:
+    async def abandon(self, item: WorkItem, cause: str, *, uses_attempt: bool = True) -> None:
         self.ends["abandoned"] += 1
 
 

@@ -206,9 +206,11 @@ class DataManagerClient:
         request = RestartRequest(rollout_id=item.rollout_id, assignment=item.assignment, cause=cause[:500])
         await self._post("/work/restart", request, CountReply)
 
-    async def abandon(self, item: WorkItem, cause: str) -> None:
+    async def abandon(self, item: WorkItem, cause: str, *, uses_attempt: bool = True) -> None:
         """Give a claimed rollout back; it is handed out again. Idempotent by rollout and assignment."""
-        request = AbandonRequest(rollout_id=item.rollout_id, assignment=item.assignment, cause=cause[:500])
+        request = AbandonRequest(
+            rollout_id=item.rollout_id, assignment=item.assignment, cause=cause[:500], uses_attempt=uses_attempt
+        )
         await self._post("/work/abandon", request, CountReply)
 
     async def release_worker(self, worker_id: str | None) -> int:

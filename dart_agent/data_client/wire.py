@@ -94,6 +94,7 @@ class AbandonRequest(DataManagerModel):
     rollout_id: str
     assignment: str
     cause: str = Field(max_length=500)
+    uses_attempt: bool = Field(default=True, description="False: the rollout is not to blame, its worker stops")
 
 
 class ReleaseRequest(DataManagerModel):

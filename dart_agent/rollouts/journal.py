@@ -128,11 +128,21 @@ class StepJournal:
         self._segment = segment
         self._storing: asyncio.Task[Directive] | None = None
         self._acting: int | None = None
+        self._told = Directive.CONTINUE
 
     @property
     def at_boundary(self) -> bool:
         """Whether every action that was performed is in a step that is stored or being stored."""
         return self._acting is None
+
+    @property
+    def can_park(self) -> bool:
+        """Whether the episode is at a boundary, and a step of it is stored or being stored."""
+        return self.at_boundary and (self.stored_steps > 0 or self._storing is not None)
+
+    def stop(self, directive: Directive) -> None:
+        """Let the episode do this after the step that it is in, also where the data manager lets it go on."""
+        self._told = directive
 
     def acting(self, index: int) -> None:
         """The action of step `index` is performed from now on."""
@@ -146,7 +156,7 @@ class StepJournal:
         held = self._env.held_desktop()
         state = state.model_copy(update={"desktop": None if held is None else KeptDesktop.from_value(held)})
         self._storing = asyncio.create_task(self._store(steps_S, image, state), name=f"store-{self._rollout_id}")
-        return directive
+        return self._told if directive is Directive.CONTINUE else directive
 
     async def flush(self) -> Directive:
         """Wait until what is being stored is stored. Raises StoreError."""

@@ -50,8 +50,8 @@ class InMemoryWorkSource:
             self._on_report(trajectory, images)
         self._ended(trajectory.rollout_id)
 
-    async def abandon(self, item: WorkItem, cause: str) -> None:
-        """Back to the end of the list, or given up after `MAX_ATTEMPTS`."""
+    async def abandon(self, item: WorkItem, cause: str, *, uses_attempt: bool = True) -> None:
+        """Back to the end of the list, or given up after `MAX_ATTEMPTS`: all of them count, because nobody starts again what is away."""
         rollout_id = item.rollout_id
         if self._held.pop(rollout_id, None) is None:
             return

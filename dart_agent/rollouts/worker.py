@@ -15,10 +15,10 @@ import functools
 import logging
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dart_agent.component_process import run_together
 from dart_agent.errors import (
@@ -48,10 +48,16 @@ from dart_agent.rollouts.limits import FamilyLimits
 from dart_agent.rollouts.partial import PartialRollouts
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
 from dart_agent.rollouts.rejected import RejectedTrajectories
-from dart_agent.rollouts.worker_config import WorkerConfig, load_worker_config
+from dart_agent.rollouts.worker_config import (
+    ABANDON_TIMEOUT_S,
+    ACTION_TIMEOUT_S,
+    PARK_TIMEOUT_S,
+    WorkerConfig,
+    load_worker_config,
+)
 from dart_agent.task_suites import load_task as load_known_task
 from dart_agent.types import Directive, WorkItem, WorkSource, family_of
-from dart_envs.clock import SystemClock, wait_for
+from dart_envs.clock import SystemClock, wait_first, wait_for
 from dart_envs.errors import DartEnvError
 from dart_envs.success import SUCCESS_AT, is_success
 from dart_envs.tasks import Task
@@ -62,11 +68,9 @@ if TYPE_CHECKING:
     from dart_envs.farm.base import FarmLike
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 FAILED_START_DELAY_S = 1.0
-ABANDON_TIMEOUT_S = 5.0
-"""Limit of giving a rollout back for a worker that ends. One that goes on waits as long as the client of its source does."""
-PARK_TIMEOUT_S = 20.0
 MAX_REJECTED_IN_A_ROW = 5
 """So many refused rollouts in a row are no accident of one trajectory: the worker ends with the last cause."""
 
@@ -154,12 +158,14 @@ class RolloutWorker:
     async def _play(self, env: WorkerEnv, item: WorkItem) -> Episode | None:
         """Play one claimed rollout and report it, or leave it to another turn; the episode where it was reported."""
         journal: StepJournal | None = None
+        playing: asyncio.Task[Episode] | None = None
         try:
             task = self._task(item)
             resumed = None
             if self._partial is not None:
                 resumed, journal = await self._partial.begin(env, self._settings, task, item)
-            episode = await self._episode(env, task, item, resumed, journal)
+            playing = asyncio.create_task(self._episode(env, task, item, resumed, journal), name=item.rollout_id)
+            episode = await asyncio.shield(playing)
         except EpisodeStopped as stopped:
             await self._stopped(item, journal, stopped.directive)
             return None
@@ -188,14 +194,26 @@ class RolloutWorker:
             self._count_rejection(error)
             return None
         except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(self._leave(item, journal, "the worker is stopping", ends=True)))
+            await _to_its_end(self._stop(item, journal, playing))
             raise
         except BaseException as error:
             await self._abandon(item, journal, f"{type(error).__name__}: {error}", ends=True)
             raise
         # Shielded: a finished episode is stored even when the worker is stopped just now.
-        reported = await asyncio.shield(asyncio.ensure_future(self._report(item, episode, journal)))
-        return episode if reported else None
+        return episode if await _to_its_end(self._report(item, episode, journal)) else None
+
+    async def _stop(self, item: WorkItem, journal: StepJournal | None, playing: asyncio.Task[Episode] | None) -> None:
+        """The worker ends: finish a running action where its step can be stored; then leave the rollout, or report where it has ended."""
+        if playing is not None:
+            if journal is not None and not journal.at_boundary:
+                journal.stop(Directive.PARK)
+                await wait_first(self._clock, ACTION_TIMEOUT_S, [playing])
+            playing.cancel()
+            (ended,) = await asyncio.gather(playing, return_exceptions=True)
+            if isinstance(ended, Episode):
+                await self._report(item, ended, journal)
+                return
+        await self._leave(item, journal, "the worker is stopping", ends=True)
 
     async def _report(self, item: WorkItem, episode: Episode, journal: StepJournal | None) -> bool:
         """Store a finished episode; where it is refused, keep it aside with its cause and give the rollout back."""
@@ -265,37 +283,47 @@ class RolloutWorker:
     async def _stopped(self, item: WorkItem, journal: StepJournal | None, directive: Directive) -> None:
         """The episode stopped because it was told to."""
         if directive is Directive.CANCEL:
-            if journal is not None:
-                journal.forget()
-            await self._source.abandon(item, "it is not needed any more")
+            await self._abandon(item, journal, "it is not needed any more", uses_attempt=False)
             return
         await self._leave(item, journal, "it was to be parked")
 
     async def _leave(self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False) -> None:
-        """Park the rollout where that is possible, otherwise give it back. `ends`: the worker does not go on afterwards."""
+        """Park the rollout where that is possible, otherwise give it back: it is not to blame. `ends`: the worker does not go on."""
         partial = self._partial
-        if partial is not None and journal is not None and journal.at_boundary and journal.stored_steps:
+        if partial is not None and journal is not None and journal.can_park:
             try:
                 await wait_for(self._clock, PARK_TIMEOUT_S, journal.park(keep_lease=partial.keep_lease))
                 return
             except (DartEnvError, StoreError, TimeoutError) as error:
                 cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
                 logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
-        await self._abandon(item, journal, cause, ends=ends)
+        await self._abandon(item, journal, cause, ends=ends, uses_attempt=False)
 
-    async def _abandon(self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False) -> None:
+    async def _abandon(
+        self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False, uses_attempt: bool = True
+    ) -> None:
         """Give the rollout back; it begins anew, because its desktop is used for others from now on.
 
         A worker that goes on must not keep it: its heartbeats would extend the assignment for ever. To one that ends nothing is raised.
         """
         if journal is not None:
             journal.forget()
-        giving_back = self._source.abandon(item, cause)
+        giving_back = self._source.abandon(item, cause, uses_attempt=uses_attempt)
         if not ends:
             await giving_back
             return
         with contextlib.suppress(StoreError, TimeoutError):
             await wait_for(self._clock, ABANDON_TIMEOUT_S, giving_back)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
+    """Let work end, also where the caller is cancelled meanwhile; it is cancelled then, but not before."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:

@@ -24,6 +24,15 @@ from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.task_suites import TaskFolderSettings
 from dart_server.wire import DesktopShape, SettleSpec
 
+ACTION_TIMEOUT_S = 10.0
+"""A worker that is told to end waits so long for a running action, so that its step is stored and the episode goes on elsewhere."""
+PARK_TIMEOUT_S = 20.0
+"""Limit of parking an episode."""
+ABANDON_TIMEOUT_S = 5.0
+"""Limit of giving a rollout back for a worker that ends. One that goes on waits as long as the client of its source does."""
+STOP_TIMEOUT_S = ACTION_TIMEOUT_S + PARK_TIMEOUT_S + ABANDON_TIMEOUT_S
+"""So long after it was told to end, a worker has left all its rollouts; then it gives its desktops back."""
+
 PolicyKind = Literal["vllm", "endpoint", "oracle", "random", "blank", "transformers"]
 
 

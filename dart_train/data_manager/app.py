@@ -234,9 +234,12 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
                 del waiting[body.request_id]
         if waits and reply.item is not None and await request.is_disconnected():
             given_up = AbandonRequest(
-                rollout_id=reply.item.rollout_id, assignment=body.request_id, cause="its request was given up"
+                rollout_id=reply.item.rollout_id,
+                assignment=body.request_id,
+                cause="its request was given up",
+                uses_attempt=False,
             )
-            await writer.run(manager.abandon, given_up, uses_attempt=False)
+            await writer.run(manager.abandon, given_up)
         return reply
 
     async def store_step(_request: Request, content: bytes) -> StoreStepReply:

@@ -62,8 +62,6 @@ from dart_train.scheduling.events import (
     WorkerReleased,
 )
 
-ABANDON_USES_ATTEMPT = True
-"""An abandoned rollout used up an attempt: a task that can never start must not be tried for ever."""
 NO_WORK = AssignmentReply(item=None, deadline_s=None)
 
 
@@ -171,12 +169,11 @@ class DataManager:
             self._scheduler.handle(session, HeartbeatReceived(now_s, worker_id, desktops, kv_cache_usage))
             return len(self._scheduler.state(session).workers[worker_id].running)
 
-    def abandon(self, request: AbandonRequest, *, uses_attempt: bool = ABANDON_USES_ATTEMPT) -> int:
+    def abandon(self, request: AbandonRequest) -> int:
         """Requeue a rollout that a worker abandons.
 
         Args:
-            request: The rollout, its assignment, and the cause.
-            uses_attempt: Whether it used up an attempt.
+            request: The rollout, its assignment, the cause, and whether it used up an attempt.
 
         Returns:
             1, or 0 where another assignment of the rollout holds, or none.
@@ -187,7 +184,7 @@ class DataManager:
                 return 0
             steps.drop(session, rollout_id)
             now_s = self._scheduler.now_s()
-            self._scheduler.handle(session, RolloutAbandoned(now_s, rollout_id, request.cause, uses_attempt))
+            self._scheduler.handle(session, RolloutAbandoned(now_s, rollout_id, request.cause, request.uses_attempt))
             return 1
 
     def release(self, worker_id: str | None) -> int:

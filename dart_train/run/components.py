@@ -22,12 +22,12 @@ from dart_agent.inference.config import InferenceConfig, UpdateSection
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.metrics_file import MetricsReader
 from dart_agent.rollouts.limits import EpisodeLimits, FamilyLimits
-from dart_agent.rollouts.worker_config import PartialSettings, PolicyKind, WorkerConfig
+from dart_agent.rollouts.worker_config import STOP_TIMEOUT_S, PartialSettings, PolicyKind, WorkerConfig
 from dart_agent.types import PolicyVersion
 from dart_server.wire import SettleSpec
 from dart_train.config import Recipe, TrackingSection
 from dart_train.data_manager.config import DataManagerConfig
-from dart_train.run.launcher import ComponentSpec
+from dart_train.run.launcher import STOP_GRACE_S, ComponentSpec
 from dart_train.run.paths import RunPaths
 from dart_train.run.recipe_policy import image_limit, initial_policy, recipe_prompt
 from dart_train.scheduling.settings import BatchSettings, SchedulingSettings
@@ -302,7 +302,8 @@ def _rollout_worker(
         parse_retries=recipe.rollout.parse_retries,
         seed=recipe.run.seed,
     )
-    return python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5, endless=True)
+    spec = python_module(name, "dart_agent.rollouts.worker", config, paths, restarts=5, endless=True)
+    return replace(spec, stop_grace_s=STOP_TIMEOUT_S + STOP_GRACE_S)
 
 
 async def served_versions(recipe: Recipe, paths: RunPaths) -> list[PolicyVersion]:

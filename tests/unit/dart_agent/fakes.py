@@ -154,6 +154,7 @@ class FakeWorkSource:
         self.items = list(items)
         self.reported: list[tuple[Trajectory, dict[str, RgbImage]]] = []
         self.abandoned: list[tuple[str, str]] = []
+        self.used_attempts: list[str] = []
         self.empty = asyncio.Event()
         self.all_back = asyncio.Event()
         self._left = len(items)
@@ -173,7 +174,9 @@ class FakeWorkSource:
         self.reported.append((trajectory, dict(images)))
         self._back()
 
-    async def abandon(self, item: WorkItem, cause: str) -> None:
+    async def abandon(self, item: WorkItem, cause: str, *, uses_attempt: bool = True) -> None:
+        if uses_attempt:
+            self.used_attempts.append(item.rollout_id)
         self.abandoned.append((item.rollout_id, cause))
         self._back()
 

@@ -143,6 +143,7 @@ async def test_what_runs_when_the_worker_is_stopped_is_given_back() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert source.abandoned == [("roll_0", "the worker is stopping")]
+    assert source.used_attempts == [], "the rollout is not to blame"
     assert env.closed
 
 
@@ -151,7 +152,28 @@ async def test_an_episode_that_cannot_begin_is_given_back_with_its_cause_and_the
     source = FakeWorkSource([item("roll_0")])
     await run_until_empty(worker(source, [env], lambda: ScriptedPolicy([])), source)
     assert source.abandoned == [("roll_0", "FarmError: no desktop is free.")]
+    assert source.used_attempts == ["roll_0"]
     assert not source.reported
+
+
+async def test_a_report_under_way_is_finished_before_the_worker_ends() -> None:
+    reporting, go = asyncio.Event(), asyncio.Event()
+
+    class SlowReports(FakeWorkSource):
+        async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage]) -> None:
+            reporting.set()
+            await go.wait()
+            await super().report(trajectory, images)
+
+    source = SlowReports([item("roll_0")])
+    loop = asyncio.create_task(worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK, DONE])).run())
+    await reporting.wait()
+    loop.cancel()
+    done, _ = await asyncio.wait({loop}, timeout=0.1)
+    assert not done, "who opened the source closes it when the worker has ended"
+    go.set()
+    await asyncio.gather(loop, return_exceptions=True)
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_0"]
 
 
 class SlowSource(FakeWorkSource):
@@ -162,12 +184,12 @@ class SlowSource(FakeWorkSource):
         self.clock = clock
         self.lost = lost
 
-    async def abandon(self, item: WorkItem, cause: str) -> None:
+    async def abandon(self, item: WorkItem, cause: str, *, uses_attempt: bool = True) -> None:
         if self.lost:
             await asyncio.Event().wait()
         for _ in range(6):
             await self.clock.sleep(10.0)
-        await super().abandon(item, cause)
+        await super().abandon(item, cause, uses_attempt=uses_attempt)
 
 
 class OnceBrokenEnv(ScriptedEnv):
@@ -283,6 +305,7 @@ async def test_a_policy_that_is_away_gives_the_rollout_back_with_its_cause() -> 
     policies = [ScriptedPolicy([CLICK, PolicyUnavailableError("no worker came up")]), ScriptedPolicy([CLICK, DONE])]
     await run_until_empty(worker(source, [ScriptedEnv()], lambda: policies.pop(0)), source)
     assert source.abandoned == [("roll_0", "policy: no worker came up")]
+    assert source.used_attempts == []
     assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_1"]
 
 

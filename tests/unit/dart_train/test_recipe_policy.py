@@ -21,7 +21,7 @@ from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSett
 from dart_agent.inference.engine.arguments import engine_arguments
 from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.local import RolloutPlan
-from dart_agent.rollouts.worker_config import load_worker_config
+from dart_agent.rollouts.worker_config import STOP_TIMEOUT_S, load_worker_config
 from dart_train.config import Recipe
 from dart_train.data_manager.__main__ import placeholders_of
 from dart_train.data_manager.store.steps import ImagePlaceholders
@@ -145,6 +145,7 @@ def test_several_workers_share_the_desktops_under_names_of_their_own(checkpoint:
         },
     )
     specs = components.rollout_workers(recipe, paths, "vllm")
+    assert all(spec.stop_grace_s > STOP_TIMEOUT_S for spec in specs), "SIGKILL would lose what is being parked"
     configs = [load_worker_config(Path(spec.argv[-1])) for spec in specs]
     assert [config.name for config in configs] == ["rollout-vllm-0", "rollout-vllm-1", "rollout-vllm-2"]
     assert [config.desktops for config in configs] == [2, 3, 3]

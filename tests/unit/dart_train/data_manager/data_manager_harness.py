@@ -84,8 +84,12 @@ class DataManagerHarness:
         assert item is not None
         return item
 
-    def abandon(self, item: WorkItem, cause: str = "no desktop") -> int:
-        return self.manager.abandon(AbandonRequest(rollout_id=item.rollout_id, assignment=item.assignment, cause=cause))
+    def abandon(self, item: WorkItem, cause: str = "no desktop", *, uses_attempt: bool = True) -> int:
+        return self.manager.abandon(
+            AbandonRequest(
+                rollout_id=item.rollout_id, assignment=item.assignment, cause=cause, uses_attempt=uses_attempt
+            )
+        )
 
     def report(self, item: WorkItem, reward: float | None = 1.0, **options: Any) -> bool:
         image = fake_image(self.requests)

@@ -180,6 +180,34 @@ async def test_a_stopped_workers_rollout_is_continued_by_another(scene: Scene, k
     assert len({lease.lease_id for lease in scene.farm.leases}) == (1 if keep_lease else 2)
 
 
+@pytest.mark.parametrize("action", [1, 3, 6])
+async def test_a_worker_that_is_stopped_in_an_action_finishes_it_first(scene: Scene, action: int) -> None:
+    acted, go = asyncio.Event(), asyncio.Event()
+    calls = 0
+
+    async def wait_in_the_action() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == action:
+            acted.set()
+            await go.wait()
+
+    first = scene.start("w1", SpellingPolicy(version=3), on_act=wait_in_the_action)
+    await acted.wait()
+    first.cancel()
+    done, _ = await asyncio.wait({first}, timeout=0.2)
+    assert not done, "it waits for the action"
+    go.set()
+    await asyncio.gather(first, return_exceptions=True)
+    scene.start("w2", SpellingPolicy(version=4))
+    trajectory = await scene.finished()
+    check_whole(scene, trajectory)
+    assert [step.version_spans[0].version for step in trajectory.steps_S] == [3] * action + [4] * (6 - action)
+    assert scene.events("rollout_restarted") == []
+    with scene.harness.store.begin() as session:
+        assert set(session.scalars(select(RolloutTable.attempt))) == {1}
+
+
 async def test_a_killed_worker_continues_its_own_rollout_after_its_restart(scene: Scene) -> None:
     policy = SpellingPolicy(stop_at=2)
     scene.start("w1", policy)

@@ -116,6 +116,8 @@ def test_an_item_that_never_gets_a_verdict_fails_after_its_attempts(harness: Dat
         "eval", **(EVAL | {"task_ids": ["s/tick/8"], "select": None, "rollouts_per_task": 1, "max_attempts": 3})
     )
     harness.report(harness.must_acquire(), None)
+    for _ in range(4):
+        harness.abandon(harness.must_acquire(), "the worker is stopping", uses_attempt=False)
     harness.abandon(harness.must_acquire())
     harness.report(harness.must_acquire(), None)
     assert harness.acquire() is None
