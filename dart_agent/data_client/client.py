@@ -34,6 +34,7 @@ from dart_agent.data_client.wire import (
     CountReply,
     DataManagerStats,
     EpisodeResult,
+    HeartbeatReply,
     HeartbeatRequest,
     HoldRequest,
     KeptLeasesReply,
@@ -42,6 +43,7 @@ from dart_agent.data_client.wire import (
     PhaseStatus,
     ReleaseRequest,
     RestartRequest,
+    ResumeRequest,
     SavedEpisodeReply,
     StoreStepReply,
     StoreStepRequest,
@@ -139,11 +141,15 @@ class DataManagerClient:
         reply = await self._post("/work/assign", request, AssignmentReply)
         return None if reply.item is None else reply.item.to_value()
 
-    async def heartbeat(self, worker_id: str) -> int:
-        """Extend the deadlines of everything `worker_id` holds; returns how many rollouts that is."""
-        usage = self._kv_cache_usage()
-        request = HeartbeatRequest(worker_id=worker_id, desktops=self._desktops, kv_cache_usage=usage)
-        return (await self._post("/work/heartbeat", request, CountReply)).count
+    async def heartbeat(self, worker_id: str, deleted_snapshots: Sequence[str] = ()) -> HeartbeatReply:
+        """Extend the deadlines of everything `worker_id` holds, and say which obsolete snapshots it has deleted."""
+        request = HeartbeatRequest(
+            worker_id=worker_id,
+            desktops=self._desktops,
+            kv_cache_usage=self._kv_cache_usage(),
+            deleted_snapshots=list(deleted_snapshots),
+        )
+        return await self._post("/work/heartbeat", request, HeartbeatReply)
 
     async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage], *, stored_steps: int = 0) -> None:
         """Store images, then the trajectory. Idempotent. Raises DataManagerError when a hash does not fit its image.
@@ -200,6 +206,11 @@ class DataManagerClient:
             return None
         reader = StreamReader()
         return SavedEpisode(reply.state, tuple(step.to_value(reader) for step in reply.steps))
+
+    async def resume(self, item: WorkItem, state: EpisodeState) -> None:
+        """Say on which desktop an unfinished rollout goes on. Idempotent."""
+        request = ResumeRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=state)
+        await self._post("/work/resume", request, CountReply)
 
     async def restart(self, item: WorkItem, cause: str) -> None:
         """Drop the stored steps of an unfinished rollout that this worker begins anew."""

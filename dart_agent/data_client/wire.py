@@ -7,10 +7,11 @@ has a rollout now is who names the present one.
 Non-goals: no behaviour.
 
     POST /work/assign            AssignmentRequest -> AssignmentReply   waits up to `wait_s`
-    POST /work/heartbeat        HeartbeatRequest                    extends the deadlines of what a worker holds
+    POST /work/heartbeat        HeartbeatRequest -> HeartbeatReply  extends the deadlines of what a worker holds
     POST /work/abandon          AbandonRequest -> CountReply
     POST /work/release          ReleaseRequest -> CountReply      a worker is gone: hand its rollouts out again at once
     POST /work/park             ParkRequest -> CountReply    an unfinished rollout that anyone may continue
+    POST /work/resume           ResumeRequest -> CountReply  an unfinished rollout goes on on a desktop that the worker holds now
     POST /work/restart          RestartRequest -> CountReply the stored steps of an unfinished rollout are dropped
     POST /rollouts/steps        StoreStepRequest -> StoreStepReply  as they happen; idempotent by rollout id and index
     GET  /rollouts/{id}/state   -> SavedEpisodeReply
@@ -75,11 +76,25 @@ class AssignmentReply(DataManagerModel):
 
 
 class HeartbeatRequest(DataManagerModel):
-    """The worker is alive and still runs what it claimed. The other fields are as in `AssignmentRequest`."""
+    """The worker is alive and still runs what it claimed; it has deleted these snapshots. Else as `AssignmentRequest`."""
 
     worker_id: str
     desktops: int | None = Field(default=None, ge=1)
     kv_cache_usage: float | None = Field(default=None, ge=0)
+    deleted_snapshots: list[str] = Field(default_factory=list)
+
+
+class HeartbeatReply(DataManagerModel):
+    """What the worker holds, and what it does beside.
+
+    Attributes:
+        count: Rollouts that it holds.
+        obsolete_snapshots: Snapshots at the farm that no unfinished rollout needs any more, for any worker to delete; told again until one
+            has said that they are deleted.
+    """
+
+    count: int
+    obsolete_snapshots: list[str] = Field(default_factory=list)
 
 
 class HoldRequest(DataManagerModel):
@@ -121,6 +136,14 @@ class StoreStepReply(DataManagerModel):
 
 class ParkRequest(DataManagerModel):
     """An unfinished rollout is left at a turn boundary; whoever is assigned it next continues it."""
+
+    rollout_id: str
+    assignment: str
+    state: EpisodeState
+
+
+class ResumeRequest(DataManagerModel):
+    """An unfinished rollout goes on on a desktop that its worker holds now; no step is added."""
 
     rollout_id: str
     assignment: str

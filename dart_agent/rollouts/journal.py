@@ -45,6 +45,10 @@ class PartialWorkSource(WorkSource, Protocol):
         """What is stored of an unfinished rollout."""
         ...
 
+    async def resume(self, item: WorkItem, state: EpisodeState) -> None:
+        """Say on which desktop an unfinished rollout goes on."""
+        ...
+
     async def restart(self, item: WorkItem, cause: str) -> None:
         """Drop the stored steps of an unfinished rollout that begins anew."""
         ...

@@ -16,7 +16,7 @@ from typing import cast
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_loop import EpisodeSettings, ResumedEpisode
-from dart_agent.rollouts.episode_state import SavedEpisode
+from dart_agent.rollouts.episode_state import KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource, ResumableEnv, StepJournal, last_segment
 from dart_agent.types import StepRecord, WorkItem
 from dart_envs.errors import DartEnvError
@@ -100,13 +100,22 @@ class PartialRollouts:
             return f"worker {state.worker} was lost, and only it knows whether its last action was performed"
         if not state.parked and state.process == settings.process:
             return "this worker has used its desktop since"
-        if self.marks.found(item.rollout_id, len(steps)):
+        if state.desktop.snapshot_id is None and self.marks.found(item.rollout_id, len(steps)):
             return f"the worker died while the action of step {len(steps)} was under way"
         try:
             images = await asyncio.to_thread(self._shown_images, steps, state.first_screen)
             observation = await env.resume(task, state.desktop.to_value())
         except (DartEnvError, StoreError) as error:
             return f"{type(error).__name__}: {error}"
+        if state.desktop.snapshot_id is None:
+            # From now on this desktop may be changed: whoever comes next must ask this worker's marks.
+            held = env.held_desktop()
+            desktop = None if held is None else KeptDesktop.from_value(held)
+            own = {"worker": settings.worker, "process": settings.process, "parked": False, "desktop": desktop}
+            await self.source.resume(item, state.model_copy(update=own))
+        else:
+            # The snapshot stays as it is, and is named until the next step is stored: what a killed worker did was on its own desktop.
+            self.marks.clear(item.rollout_id, len(steps))
         return ResumedEpisode(saved, observation, images)
 
     def _shown_images(self, steps: Sequence[StepRecord], first_screen: int) -> dict[str, RgbImage]:

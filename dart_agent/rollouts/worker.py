@@ -43,6 +43,7 @@ from dart_agent.rollouts.episode_loop import (
 )
 from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
 from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
+from dart_agent.rollouts.heartbeat import keep_alive
 from dart_agent.rollouts.journal import ActionMarks, StepJournal
 from dart_agent.rollouts.limits import FamilyLimits
 from dart_agent.rollouts.partial import PartialRollouts
@@ -418,21 +419,12 @@ async def play_rollouts(
         success_at=config.reward.success_at,
         outage_s=outage_s,
     )
-    beat = asyncio.create_task(_heartbeat(data.heartbeat, config, clock), name="heartbeat")
+    beat = asyncio.create_task(keep_alive(data, farm, config.name, config.heartbeat_s, clock), name="heartbeat")
     try:
         await worker.run()
     finally:
         beat.cancel()
         await asyncio.gather(beat, return_exceptions=True)
-
-
-async def _heartbeat(beat: Callable[[str], Awaitable[int]], config: WorkerConfig, clock: Clock) -> None:
-    while True:
-        await clock.sleep(config.heartbeat_s)
-        try:
-            await beat(config.name)
-        except StoreError as error:
-            logger.warning("no heartbeat: %s", error)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ it (`dart_agent`).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -108,7 +107,8 @@ async def resume_lease(
         labels: As for a new lease.
 
     Returns:
-        A lease of exactly this desktop, or of a copy of its snapshot; the snapshot is deleted.
+        A lease of exactly this desktop, or of a copy of its snapshot. The snapshot stays, so that the episode can be taken up again should
+        this process die before it says where the desktop is now; who keeps the `ParkedDesktop` deletes it.
 
     Raises:
         FarmError: The lease has ended, the snapshot is gone, or this farm's client cannot take it up.
@@ -130,9 +130,6 @@ async def resume_lease(
     except BaseException:  # cancelled, too, no desktop may stay leased; raised again
         await lease.release()
         raise
-    if isinstance(farm, SupportsParking):
-        with contextlib.suppress(DartEnvError):
-            await farm.delete_snapshot(parked.snapshot_id)
     return lease
 
 

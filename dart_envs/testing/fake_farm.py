@@ -23,7 +23,7 @@ from typing import Any
 
 from PIL import Image
 
-from dart_envs.errors import DartEnvError, DesktopFailedError, FarmError, LeaseLostError
+from dart_envs.errors import DartEnvError, DesktopFailedError, FarmError, LeaseLostError, NotFoundError
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.transport import Address
 from dart_envs.testing.fake_desktop import FakeDesktop, FakeDesktopState, OnEvents, Program
@@ -254,7 +254,8 @@ class FakeFarm:
         return lease
 
     async def delete_snapshot(self, name: str) -> None:
-        del self.states[name]
+        if self.states.pop(name, None) is None:
+            raise NotFoundError(f"There is no snapshot {name}.", code=ErrorCode.NOT_FOUND)
 
     async def acquire_setup(self, key: str, wait_s: float) -> SetupGrant:
         """One builder per key; the others wait up to `wait_s`."""

@@ -36,6 +36,7 @@ from dart_agent.data_client.wire import (
     CountReply,
     DataManagerStats,
     EpisodeResult,
+    HeartbeatReply,
     HeartbeatRequest,
     HoldRequest,
     KeptLeasesReply,
@@ -44,6 +45,7 @@ from dart_agent.data_client.wire import (
     PhaseStatus,
     ReleaseRequest,
     RestartRequest,
+    ResumeRequest,
     SavedEpisodeReply,
     StoreStepReply,
     StoreStepRequest,
@@ -274,11 +276,14 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     )
 
     @app.post("/work/heartbeat")
-    async def heartbeat(body: HeartbeatRequest) -> CountReply:
-        count = await writer.run(
-            manager.heartbeat, body.worker_id, desktops=body.desktops, kv_cache_usage=body.kv_cache_usage
+    async def heartbeat(body: HeartbeatRequest) -> HeartbeatReply:
+        return await writer.run(
+            manager.heartbeat,
+            body.worker_id,
+            desktops=body.desktops,
+            kv_cache_usage=body.kv_cache_usage,
+            deleted_snapshots=body.deleted_snapshots,
         )
-        return CountReply(count=count)
 
     @app.post("/work/abandon")
     async def abandon(body: AbandonRequest) -> CountReply:
@@ -307,6 +312,10 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     @app.get("/work/leases")
     async def kept_leases() -> KeptLeasesReply:
         return await writer.run(manager.kept_leases)
+
+    @app.post("/work/resume")
+    async def resume(body: ResumeRequest) -> CountReply:
+        return CountReply(count=await writer.run(manager.resume, body))
 
     @app.post("/work/restart")
     async def restart(body: RestartRequest) -> CountReply:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, bindparam, insert, update
 from sqlalchemy.orm import Session
 
-from dart_train.data_manager.store import work
+from dart_train.data_manager.store import steps, work
 from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EventTable, GroupTable, PhaseTable, RolloutTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore
@@ -175,7 +175,9 @@ class CommandExecutor:
             },
         )
 
-    def _unassign(self, _session: Session, connection: Connection, command: UnassignRollout) -> None:
+    def _unassign(self, session: Session, connection: Connection, command: UnassignRollout) -> None:
+        if command.state in ("cancelled", "failed"):
+            steps.drop(session, command.rollout_id)
         connection.execute(
             _UNASSIGN,
             {"key": command.rollout_id, "new_state": command.state, "new_attempt": command.attempt},

@@ -6,7 +6,7 @@ operations run one after the other, so that the database has one writer. Non-goa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy import func, select
@@ -23,11 +23,13 @@ from dart_agent.data_client.wire import (
     BatchReport,
     DataManagerStats,
     EpisodeResult,
+    HeartbeatReply,
     KeptLeasesReply,
     ParkRequest,
     PhaseSpec,
     PhaseStatus,
     RestartRequest,
+    ResumeRequest,
     SavedEpisodeReply,
     StoreStepReply,
     StoreStepRequest,
@@ -153,21 +155,32 @@ class DataManager:
         with self._operation() as session:
             self._scheduler.handle(session, AskWithdrawn(self._scheduler.now_s(), request_id))
 
-    def heartbeat(self, worker_id: str, desktops: int | None = None, kv_cache_usage: float | None = None) -> int:
+    def heartbeat(
+        self,
+        worker_id: str,
+        desktops: int | None = None,
+        kv_cache_usage: float | None = None,
+        deleted_snapshots: Collection[str] = (),
+    ) -> HeartbeatReply:
         """Extend the deadlines of what a worker holds.
 
         Args:
             worker_id: The worker.
             desktops: As in `assign`.
             kv_cache_usage: As in `assign`.
+            deleted_snapshots: Obsolete snapshots that the worker has deleted.
 
         Returns:
-            Number of rollouts.
+            Number of its rollouts, and snapshots that it may delete.
         """
         with self._operation() as session:
             now_s = self._scheduler.now_s()
             self._scheduler.handle(session, HeartbeatReceived(now_s, worker_id, desktops, kv_cache_usage))
-            return len(self._scheduler.state(session).workers[worker_id].running)
+            steps.forget_snapshots(session, deleted_snapshots)
+            return HeartbeatReply(
+                count=len(self._scheduler.state(session).workers[worker_id].running),
+                obsolete_snapshots=steps.obsolete_snapshots(session),
+            )
 
     def abandon(self, request: AbandonRequest) -> int:
         """Requeue a rollout that a worker abandons.
@@ -258,6 +271,24 @@ class DataManager:
         """List the leases whose desktops unfinished rollouts are continued on."""
         with self._store.begin() as session:
             return KeptLeasesReply(leases=steps.kept_leases(session))
+
+    def resume(self, request: ResumeRequest) -> int:
+        """Save on which desktop an unfinished rollout goes on, so that nobody takes its former state for the present one.
+
+        Args:
+            request: The rollout and its state.
+
+        Returns:
+            1, or 0 where another assignment of the rollout holds, or none.
+        """
+        with self._operation() as session:
+            if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
+                return 0
+            stored = steps.count_stored(session, request.rollout_id)
+            if not stored:
+                raise StoreError(f"rollout {request.rollout_id} has no stored steps: there is nothing to continue")
+            steps.save_state(session, request.rollout_id, request.state, stored, self._store.now())
+            return 1
 
     def restart(self, request: RestartRequest) -> int:
         """Drop the steps of an unfinished rollout that its worker begins anew.

@@ -32,6 +32,11 @@ class MarkTask:
 async def main(how, given):
     async with await AsyncFarmClient.connect() as farm:
         env = ResumableDesktopEnv(farm, shape=DesktopShape(resolution=(320, 200)))
+        if how == "delete":
+            snapshot_id = json.loads(given)["snapshot_id"]
+            await farm.delete_snapshot(snapshot_id)
+            print(json.dumps({"deleted": snapshot_id}), flush=True)
+            return
         if how == "resume":
             try:
                 await env.resume(MarkTask(), ParkedDesktop(**json.loads(given)))
@@ -93,10 +98,12 @@ def test_another_process_goes_on_with_the_desktop_of_one_that_was_killed(place: 
     assert answer(start(place, "resume", held)) == {"reward": 1.0, "steps": 2}
 
 
-def test_a_parked_desktop_is_restored_once(place: dict[str, str]) -> None:
+def test_a_parked_desktop_is_restored_until_its_snapshot_is_deleted(place: dict[str, str]) -> None:
     parked = answer(start(place, "park"))
     assert (parked["lease"], parked["steps"]) == (None, 1)
-    assert answer(start(place, "resume", json.dumps(parked))) == {"reward": 1.0, "steps": 2}
+    for _ in range(2):
+        assert answer(start(place, "resume", json.dumps(parked))) == {"reward": 1.0, "steps": 2}
+    assert answer(start(place, "delete", json.dumps(parked))) == {"deleted": parked["snapshot_id"]}
     assert "error" in answer(start(place, "resume", json.dumps(parked)))
 
 

@@ -166,6 +166,13 @@ class EpisodeStateTable(StoreBase):
     stored_s: Mapped[float]
 
 
+class ObsoleteSnapshotTable(StoreBase):
+    """A snapshot of a desktop that no unfinished rollout is continued on any more; the row goes when a worker has deleted it."""
+
+    __tablename__ = "obsolete_snapshots"
+    snapshot_id: Mapped[str] = mapped_column(primary_key=True)
+
+
 class VersionTable(StoreBase):
     """A published policy; `digest` is that of its weights, `parent` that of the weights it was trained from."""
 

@@ -37,7 +37,7 @@ from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import FinishReason, PointedTarget, StepRecord, VersionSpan
 from dart_train.data_manager.store.database import connection_of
-from dart_train.data_manager.store.models import EpisodeStateTable, StepTable
+from dart_train.data_manager.store.models import EpisodeStateTable, ObsoleteSnapshotTable, StepTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ _STEPS, _STATES = _table(StepTable), _table(EpisodeStateTable)
 _INSERT_STEP = insert(_STEPS)
 _DROP_STEPS = delete(_STEPS).where(_STEPS.c.rollout_id == bindparam("key"))
 _DROP_STATE = delete(_STATES).where(_STATES.c.rollout_id == bindparam("key"))
+_READ_STATE = select(_STATES.c.state).where(_STATES.c.rollout_id == bindparam("key"))
 _COUNT = select(_STATES.c.n_steps).where(_STATES.c.rollout_id == bindparam("key"))
 _READ_STEPS = (
     select(_STEPS)
@@ -81,6 +82,9 @@ _SEGMENT = select(_STEPS.c.segment, _STEPS.c.response_end).where(
     _STEPS.c.rollout_id == bindparam("key"), _STEPS.c.index == bindparam("at")
 )
 
+
+MAX_LISTED_SNAPSHOTS = 20
+"""So many obsolete snapshots a worker is told of at a time."""
 
 UNFINISHED = "unfinished"
 """Key in `Session.info` of the rollouts that may have stored steps and no trajectory (a set of ids that is never too small), so that
@@ -180,8 +184,7 @@ def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholder
     if added:
         connection.execute(_INSERT_STEP, added)
     if left_out:
-        _forget(session, row.rollout_id)
-        connection.execute(_DROP_STATE, {"key": row.rollout_id})
+        _drop_state(session, row.rollout_id)
 
 
 def drop(session: Session, rollout_id: str) -> int:
@@ -196,11 +199,9 @@ def drop(session: Session, rollout_id: str) -> int:
     """
     if not _may_have_steps(session, rollout_id):
         return 0
-    connection = connection_of(session)
-    _forget(session, rollout_id)
-    if not connection.execute(_DROP_STATE, {"key": rollout_id}).rowcount:
+    if not _drop_state(session, rollout_id):
         return 0  # every step of an unfinished rollout is stored with the state after it
-    return connection.execute(_DROP_STEPS, {"key": rollout_id}).rowcount
+    return connection_of(session).execute(_DROP_STEPS, {"key": rollout_id}).rowcount
 
 
 def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: int, stored_s: float) -> int | None:
@@ -222,6 +223,10 @@ def save_state(session: Session, rollout_id: str, state: EpisodeState, n_steps: 
     wrote = [] if last is None else [span[0] for span in last.version_spans]
     if found is not None and found.version_min is not None:
         wrote.append(found.version_min)
+    if found is not None:
+        before, now = _snapshot_of(found.state), None if state.desktop is None else state.desktop.snapshot_id
+        if before != now:
+            _retire(session, before)
     row = found or EpisodeStateTable(rollout_id=rollout_id)
     row.version_min = min(wrote, default=None)
     row.state, row.n_steps, row.stored_s = state.model_dump(mode="json"), n_steps, stored_s
@@ -242,6 +247,31 @@ def read_state(session: Session, rollout_id: str) -> EpisodeState | None:
     """
     found = session.get(EpisodeStateTable, rollout_id)
     return None if found is None else EpisodeState.model_validate(found.state)
+
+
+def obsolete_snapshots(session: Session) -> list[str]:
+    """List snapshots that no unfinished rollout is continued on any more, a few at a time.
+
+    Args:
+        session: The transaction.
+
+    Returns:
+        Their ids.
+    """
+    query = select(ObsoleteSnapshotTable.snapshot_id).order_by(ObsoleteSnapshotTable.snapshot_id)
+    return list(connection_of(session).scalars(query.limit(MAX_LISTED_SNAPSHOTS)))
+
+
+def forget_snapshots(session: Session, snapshot_ids: Collection[str]) -> None:
+    """Forget obsolete snapshots that were deleted at the farm.
+
+    Args:
+        session: The transaction.
+        snapshot_ids: The snapshots.
+    """
+    if snapshot_ids:
+        gone = ObsoleteSnapshotTable.snapshot_id.in_(snapshot_ids)
+        connection_of(session).execute(delete(ObsoleteSnapshotTable).where(gone))
 
 
 def kept_leases(session: Session) -> list[str]:
@@ -342,6 +372,30 @@ def read_slices(session: Session, rollout_id: str) -> list[StreamStepPayload]:
         The slices in order.
     """
     return [_payload(row) for row in connection_of(session).execute(_READ_STEPS, {"keys": [rollout_id]})]
+
+
+def _drop_state(session: Session, rollout_id: str) -> bool:
+    """Drop the state of an unfinished rollout, whose snapshot nobody needs then; False where there is none."""
+    connection = connection_of(session)
+    _forget(session, rollout_id)
+    state = connection.scalar(_READ_STATE, {"key": rollout_id})
+    if state is None:
+        return False
+    _retire(session, _snapshot_of(state))
+    connection.execute(_DROP_STATE, {"key": rollout_id})
+    return True
+
+
+def _snapshot_of(state: dict[str, Any]) -> str | None:
+    """The snapshot that a stored state names."""
+    desktop = state.get("desktop")
+    return None if desktop is None else desktop.get("snapshot_id")
+
+
+def _retire(session: Session, snapshot_id: str | None) -> None:
+    if snapshot_id is not None and session.get(ObsoleteSnapshotTable, snapshot_id) is None:
+        session.add(ObsoleteSnapshotTable(snapshot_id=snapshot_id))
+        session.flush()
 
 
 def _before(session: Session, rollout_id: str, index: int) -> _StepBefore | None:

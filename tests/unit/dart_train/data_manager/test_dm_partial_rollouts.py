@@ -136,7 +136,8 @@ async def end(task: asyncio.Task[None]) -> None:
 
 
 @pytest.fixture
-async def scene(harness: DataManagerHarness, tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(harness: DataManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
+    monkeypatch.setattr("dart_agent.rollouts.worker.ACTION_TIMEOUT_S", 1.0)  # those that hang are stopped at the end
     harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
     with harness.store.begin() as session:
         session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
@@ -206,6 +207,49 @@ async def test_a_worker_that_is_stopped_in_an_action_finishes_it_first(scene: Sc
     assert scene.events("rollout_restarted") == []
     with scene.harness.store.begin() as session:
         assert set(session.scalars(select(RolloutTable.attempt))) == {1}
+
+
+@pytest.mark.parametrize("dies_in", ["policy", "action"])
+async def test_a_worker_that_is_killed_before_its_first_own_step_costs_no_step(scene: Scene, dies_in: str) -> None:
+    policy = SpellingPolicy(version=3, stop_at=3)
+    first = scene.start("w1", policy)
+    await policy.reached.wait()
+    await end(first)
+    reached = asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    killed = SpellingPolicy(version=4, stop_at=3 if dies_in == "policy" else None)
+    scene.start("w2", killed, on_act=hang)
+    await (killed.reached if dies_in == "policy" else reached).wait()
+    await scene.client.release_worker("w2")  # as its successor does; w2 hangs for ever, as if it were dead
+    scene.start("w2", SpellingPolicy(version=5))
+    trajectory = await scene.finished()
+    check_whole(scene, trajectory)
+    assert [step.version_spans[0].version for step in trajectory.steps_S] == [3, 3, 3, 5, 5, 5]
+    assert scene.events("rollout_restarted") == []
+
+
+async def test_nobody_guesses_what_became_of_a_kept_lease_after_it_was_taken_up(scene: Scene) -> None:
+    policy = SpellingPolicy(stop_at=3)
+    first = scene.start("w1", policy, keep_lease=True)
+    await policy.reached.wait()
+    await end(first)
+    acted = asyncio.Event()
+
+    async def hang() -> None:
+        acted.set()
+        await asyncio.Event().wait()
+
+    scene.start("w2", SpellingPolicy(), keep_lease=True, on_act=hang)
+    await acted.wait()
+    await scene.client.release_worker("w2")
+    scene.start("w3", SpellingPolicy(), keep_lease=True)
+    check_whole(scene, await scene.finished())
+    (restart,) = scene.events("rollout_restarted")
+    assert restart["cause"].startswith("worker w2 was lost")
 
 
 async def test_a_killed_worker_continues_its_own_rollout_after_its_restart(scene: Scene) -> None:

@@ -19,8 +19,8 @@ from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import Purpose
 from dart_train.data_manager.store.models import StoreBase
 
-FEW_ROWS = {"phases", "versions", "tasks"}
-"""Tables that do not grow with episodes: one row per phase, update, and task."""
+FEW_ROWS = {"phases", "versions", "tasks", "obsolete_snapshots"}
+"""Tables that do not grow with episodes: one row per phase, update, and task; snapshots until a worker has deleted them."""
 GROWING = {table.name for table in StoreBase.metadata.sorted_tables} - FEW_ROWS
 
 

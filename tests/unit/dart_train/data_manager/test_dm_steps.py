@@ -172,7 +172,7 @@ def test_a_parked_rollout_is_handed_out_first_and_continues(harness: DataManager
     parked = STATE.model_copy(update={"parked": True})
     request = ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=parked)
     assert harness.manager.park(request) == 1
-    assert harness.manager.heartbeat("w1") == 0
+    assert harness.manager.heartbeat("w1").count == 0
     harness.restart()
     again = harness.must_acquire("w2")
     assert (again.rollout_id, again.stored_steps) == (item.rollout_id, 2)
@@ -233,6 +233,30 @@ def test_a_stopped_phase_ends_what_is_parked(harness: DataManagerHarness, item: 
     harness.manager.stop_phase("train")
     with harness.store.begin() as session:
         assert set(session.scalars(select(RolloutTable.state))) == {"cancelled"}
+        for table in (EpisodeStateTable, StepTable):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+    assert harness.manager.kept_leases().leases == []
+
+
+def test_a_snapshot_is_named_to_be_deleted_once_nobody_needs_it_until_it_is_gone(
+    harness: DataManagerHarness, item: WorkItem
+) -> None:
+    rows = stream_payloads(played(harness, item).steps_S)
+    store(harness, item, rows[0])
+    first, second = (
+        STATE.model_copy(update={"desktop": KeptDesktop(steps=1, acted=True, snapshot_id=name)})
+        for name in ("one", "two")
+    )
+    assert harness.manager.heartbeat("w1").obsolete_snapshots == []
+    harness.manager.park(ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=first))
+    assert harness.manager.heartbeat("w1").obsolete_snapshots == ["snap"], "the state names another one now"
+    again = harness.must_acquire("w1")
+    harness.manager.park(ParkRequest(rollout_id=again.rollout_id, assignment=again.assignment, state=second))
+    harness.restart()
+    assert harness.manager.heartbeat("w1").obsolete_snapshots == ["one", "snap"]
+    assert harness.manager.heartbeat("w1", deleted_snapshots=["snap"]).obsolete_snapshots == ["one"]
+    harness.manager.stop_phase("train")
+    assert harness.manager.heartbeat("w2", deleted_snapshots=["one"]).obsolete_snapshots == ["two"]
 
 
 def _old_database(path: Path, trajectories: list[Trajectory]) -> None:

@@ -65,7 +65,7 @@ def test_a_lapsed_claim_is_handed_out_again_and_heartbeats_prevent_it(harness: D
     harness.phase()
     lost, held = harness.must_acquire("dead"), harness.must_acquire("alive")
     harness.now_s += harness.config.assignment_timeout_s - 1
-    assert harness.manager.heartbeat("alive") == 1
+    assert harness.manager.heartbeat("alive").count == 1
     harness.now_s += 2
     assert harness.must_acquire().rollout_id == lost.rollout_id
     assert harness.must_acquire().rollout_id not in {lost.rollout_id, held.rollout_id}

@@ -1,0 +1,52 @@
+"""What a rollout worker does beside its episodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from dart_agent.data_client.wire import HeartbeatReply
+from dart_agent.errors import StoreError
+from dart_agent.rollouts.heartbeat import keep_alive
+from dart_envs.errors import FarmError
+from dart_envs.testing.fake_desktop import FakeDesktopState
+from dart_envs.testing.fake_farm import FakeFarm
+from tests.unit.dart_agent.fakes import FakeClock
+
+
+class FakeDataManager:
+    """Names two snapshots; the first heartbeat gets no answer. `enough`: there were four."""
+
+    def __init__(self) -> None:
+        self.told: list[list[str]] = []
+        self.enough = asyncio.Event()
+
+    async def heartbeat(self, worker_id: str, deleted_snapshots: Sequence[str] = ()) -> HeartbeatReply:
+        self.told.append(list(deleted_snapshots))
+        if len(self.told) == 4:
+            self.enough.set()
+        if len(self.told) == 1:
+            raise StoreError("the data manager does not answer")
+        return HeartbeatReply(count=1, obsolete_snapshots=["gone", "stuck", "there"])
+
+
+class StuckFarm(FakeFarm):
+    """Cannot delete one of its snapshots."""
+
+    async def delete_snapshot(self, name: str) -> None:
+        if name == "stuck":
+            raise FarmError("The snapshot is being read.", code="conflict")
+        await super().delete_snapshot(name)
+
+
+async def test_obsolete_snapshots_are_deleted_and_reported() -> None:
+    farm, data = StuckFarm(), FakeDataManager()
+    farm.states["there"] = farm.states["stuck"] = FakeDesktopState()
+    beats = asyncio.create_task(keep_alive(cast(Any, data), farm, "w1", 10.0, FakeClock()))
+    async with asyncio.timeout(10):
+        await data.enough.wait()
+    beats.cancel()
+    await asyncio.gather(beats, return_exceptions=True)
+    assert data.told == [[], [], ["gone", "there"], ["gone", "there"]]
+    assert set(farm.states) == {"stuck"}
