@@ -162,6 +162,17 @@ class TaskSampler:
         self._runs[task] += 1
         return task
 
+    def take(self, task_id: str) -> None:
+        """Count a task as run that was chosen for another reason.
+
+        Args:
+            task_id: One of the sampler's tasks.
+        """
+        self._runs[task_id] += 1
+        for candidates in self._fewest.values():
+            if task_id in candidates:
+                candidates.remove(task_id)
+
     def _by_number(self, number: int) -> str:
         for family in self.families:
             if number < len(self._tasks[family]):

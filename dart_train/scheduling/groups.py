@@ -17,6 +17,7 @@ from dart_train.curation.backpressure import may_open_group
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.length_budget import length_budget
 from dart_train.curation.rollout_budget import evidence_size, rollout_budget
+from dart_train.curation.task_sampler import TaskSampler
 from dart_train.scheduling.commands import (
     ClosedState,
     CloseGroup,
@@ -99,7 +100,9 @@ def may_open(state: SchedulerState, phase: Phase) -> bool:
 
 
 def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands: list[Command]) -> Group:
-    """Open a training group on the task that the curation chooses.
+    """Open a training group on the task that the curation chooses; tasks with partial trajectories that can still be trained on go first.
+
+    A group that is opened for what is left of another is not over-provisioned: it leaves nothing, so that the next task is chosen again.
 
     Args:
         state: The state.
@@ -112,14 +115,13 @@ def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands:
     """
     curation, plan, sampler = state.settings.curation, phase.plan, phase.sampler
     assert sampler is not None, "an endless phase has a sampler"
-    rates: dict[str, float] = {}
-    if curation.task_sampler.rule == "family-difficulty":
-        for family in sampler.families:
-            rate = state.outcomes.families[family].success_rate(curation.task_sampler.window)
-            if rate is not None:
-                rates[family] = rate
     number = f"{state.settings.seed}/{plan.name}/{phase.groups_opened}"
-    task_id = sampler.choose(rates, Random(number))
+    begun = _task_with_leftovers(state, phase)
+    if begun is None:
+        task_id = sampler.choose(_success_rates(state, sampler), Random(number))
+    else:
+        task_id = begun
+        sampler.take(task_id)
     history = state.outcomes.evidence(task_id, curation.evidence)
     full = plan.rollouts_per_task
     evidence = history.latest(evidence_size(full, curation.rollout_budget))
@@ -134,8 +136,38 @@ def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands:
     )
     phase.groups_opened += 1
     scheduling = state.settings.scheduling
-    size = target if scheduling.mode is SchedulingMode.BATCH else ceil(target * scheduling.over_provision)
+    as_many = scheduling.mode is SchedulingMode.BATCH or begun is not None
+    size = target if as_many else ceil(target * scheduling.over_provision)
     return open_group(state, phase, task_id, target, size, max_steps, now_s, commands)
+
+
+def _success_rates(state: SchedulerState, sampler: TaskSampler) -> dict[str, float]:
+    """Success rate of each family that has one, where the task sampler looks at it."""
+    settings = state.settings.curation.task_sampler
+    if settings.rule != "family-difficulty":
+        return {}
+    rates = {family: state.outcomes.families[family].success_rate(settings.window) for family in sampler.families}
+    return {family: rate for family, rate in rates.items() if rate is not None}
+
+
+def _task_with_leftovers(state: SchedulerState, phase: Phase) -> str | None:
+    """The task whose partial trajectories are the first that become stale; None where nothing that is fresh is left."""
+    oldest: tuple[PolicyVersion, str] | None = None
+    for task_id, left in phase.leftovers.items():
+        versions = [
+            state.trainer_version if rollout.partial_version is None else rollout.partial_version
+            for rollout in left
+            if rollout.state == "parked" and _is_fresh(state, rollout)
+        ]
+        if versions and (oldest is None or min(versions) < oldest[0]):
+            oldest = min(versions), task_id
+    return None if oldest is None else oldest[1]
+
+
+def _is_fresh(state: SchedulerState, rollout: Rollout) -> bool:
+    """Whether the partial trajectory of a rollout can still be trained on."""
+    version = rollout.partial_version
+    return version is None or state.trainer_version - version <= state.settings.batch.max_staleness
 
 
 def open_group(
@@ -376,8 +408,7 @@ def discard_stale_partials(state: SchedulerState, commands: list[Command]) -> No
             for rollout in left:
                 if rollout.state != "parked":
                     continue
-                version = rollout.partial_version
-                if version is None or state.trainer_version - version <= state.settings.batch.max_staleness:
+                if _is_fresh(state, rollout):
                     kept.append(rollout)
                 else:
                     cancel(state, rollout, "its partial trajectory is stale", commands)

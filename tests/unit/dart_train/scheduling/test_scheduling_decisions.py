@@ -311,18 +311,39 @@ def test_an_over_provisioned_group_closes_at_its_target_and_keeps_what_is_left_f
     assert harness.must_ask().partial == "partial"
 
 
-def test_a_partial_trajectory_that_became_stale_is_discarded() -> None:
-    harness = SchedulingHarness(
-        scheduling={"over_provision": 1.25}, batch={"min_groups": 1, "max_groups": 1, "max_staleness": 1}
-    )
-    harness.train(rollouts_per_task=4)
-    members = [harness.must_ask() for _ in range(5)]
+def test_what_a_group_left_is_continued_before_another_task_begins() -> None:
+    harness = SchedulingHarness(scheduling={"over_provision": 1.5}, batch={"min_groups": 9, "max_groups": 9})
+    harness.train()
+    members = [harness.must_ask() for _ in range(6)]
     for each, reward in zip(members[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
         harness.end(each.rollout_id, reward)
-    harness.do(RolloutParked(0.0, members[4].rollout_id, "partial", version_min=0))
+    for each in members[4:]:
+        harness.do(RolloutParked(0.0, each.rollout_id, "partial", version_min=0))
+    following = [harness.must_ask() for _ in range(5)]
+    assert [each.task_id == members[0].task_id for each in following] == [True] * 4 + [False]
+    assert {each.rollout_id for each in members[4:]} < {each.rollout_id for each in following[:4]}
+    for each, reward in zip(following[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
+        commands = harness.end(each.rollout_id, reward)
+    assert only(commands, CloseGroup)
+    assert not only(commands, StopRollout), "it was not over-provisioned, or the same task would come again for ever"
+
+
+def test_a_partial_trajectory_that_became_stale_is_discarded() -> None:
+    harness = SchedulingHarness(
+        scheduling={"over_provision": 1.25, "parallel_groups": 2},
+        batch={"min_groups": 1, "max_groups": 1, "max_staleness": 1},
+    )
+    harness.train(rollouts_per_task=4)
+    members = [harness.must_ask() for _ in range(10)]
+    first, second = (
+        [each for each in members if each.group_id == group] for group in sorted({each.group_id for each in members})
+    )
+    for group in (first, second):
+        for each, reward in zip(group[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
+            harness.end(each.rollout_id, reward)
+    harness.do(RolloutParked(0.0, first[4].rollout_id, "partial", version_min=0))
     harness.batch(0)
     assert not only(harness.update(1), UnassignRollout)
-    harness.group(version=1)
     harness.batch(1)
     assert [each.state for each in only(harness.update(2), UnassignRollout)] == ["cancelled"]
 
