@@ -89,11 +89,13 @@ class HeartbeatReply(DataManagerModel):
 
     Attributes:
         count: Rollouts that it holds.
+        stopping: Assignments among them that stop at their next turn: to be parked where steps are stored as they happen, else cancelled.
         obsolete_snapshots: Snapshots at the farm that no unfinished rollout needs any more, for any worker to delete; told again until one
             has said that they are deleted.
     """
 
     count: int
+    stopping: list[str] = Field(default_factory=list)
     obsolete_snapshots: list[str] = Field(default_factory=list)
 
 

@@ -1,15 +1,15 @@
 """What a rollout worker does beside its episodes: it says that it is alive.
 
-Role: `keep_alive` sends heartbeats, and deletes the snapshots that the data manager names. Rule: a heartbeat waits for nothing but the data
-manager; what could not be deleted is named again. Non-goals: episodes (`dart_agent.rollouts.worker`).
+Role: `keep_alive` sends heartbeats, stops the episodes and deletes the snapshots that the replies name. Rule: a heartbeat waits for nothing
+but the data manager; what could not be deleted is named again. Non-goals: episodes (`dart_agent.rollouts.worker`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from dart_agent.errors import StoreError
 from dart_envs.clock import wait_for
@@ -23,13 +23,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-async def keep_alive(data: DataManagerClient, farm: object, worker: str, interval_s: float, clock: Clock) -> None:
+class StoppableWorker(Protocol):
+    """What is needed of a rollout worker: `dart_agent.rollouts.worker.RolloutWorker`."""
+
+    name: str
+
+    def stop(self, assignments: Iterable[str]) -> None:
+        """Let these stop at their next turn."""
+        ...
+
+
+async def keep_alive(
+    data: DataManagerClient, farm: object, worker: StoppableWorker, interval_s: float, clock: Clock
+) -> None:
     """Send heartbeats until cancelled.
 
     Args:
         data: The data manager.
         farm: The farm; snapshots are deleted where its client can do that.
-        worker: Name of the worker.
+        worker: The worker.
         interval_s: Seconds between two.
         clock: The clock.
     """
@@ -37,10 +49,11 @@ async def keep_alive(data: DataManagerClient, farm: object, worker: str, interva
     while True:
         await clock.sleep(interval_s)
         try:
-            reply = await data.heartbeat(worker, deleted)
+            reply = await data.heartbeat(worker.name, deleted)
         except StoreError as error:
             logger.warning("no heartbeat: %s", error)
             continue
+        worker.stop(reply.stopping)
         deleted = []
         if reply.obsolete_snapshots and isinstance(farm, SupportsParking):
             with contextlib.suppress(TimeoutError):

@@ -1,9 +1,9 @@
 """Steps of a running episode, stored as they happen.
 
-Role: `StepJournal` is the `EpisodeJournal` of one episode over a `PartialWorkSource`. Rule: a step is stored while the next one is sampled;
-at most one is under way, in order. Before an action is performed a mark is written to a file that survives this process; it is removed once
-the step is stored: where it is found, nobody knows whether the action was performed, and the episode begins anew. Non-goals: what follows
-from a directive (`dart_agent.rollouts.worker`).
+Role: `StepJournal` is the `EpisodeJournal` of one episode over a `PartialWorkSource`, `StopSignal` that over any other source. Rule: a step
+is stored while the next one is sampled; at most one is under way, in order. Before an action is performed a mark is written to a file that
+survives this process; it is removed once the step is stored: where it is found, nobody knows whether the action was performed, and the
+episode begins anew. Non-goals: what follows from a directive (`dart_agent.rollouts.worker`).
 """
 
 from __future__ import annotations
@@ -96,6 +96,24 @@ class ActionMarks:
 
     def _path(self, rollout_id: str, index: int) -> Path:
         return self._directory / f"{rollout_id}.{index}"
+
+
+class StopSignal:
+    """Stops an episode whose steps are not stored as they happen; an `EpisodeJournal`."""
+
+    def __init__(self) -> None:
+        self._told = Directive.CONTINUE
+
+    def stop(self, directive: Directive) -> None:
+        """Let the episode do this after the step that it is in."""
+        self._told = directive
+
+    def acting(self, index: int) -> None:
+        """Nobody continues this episode: no mark is needed."""
+
+    async def stored(self, steps_S: tuple[StepRecord, ...], image: RgbImage, state: EpisodeState) -> Directive:
+        """Say what the episode does next."""
+        return self._told
 
 
 class StepJournal:

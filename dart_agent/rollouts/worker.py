@@ -15,7 +15,7 @@ import functools
 import logging
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +34,7 @@ from dart_agent.rewards.open import RewardOf, evaluator_reward, open_rewards
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode_loop import (
     Episode,
+    EpisodeJournal,
     EpisodeSettings,
     EpisodeStopped,
     ObservedStep,
@@ -44,7 +45,7 @@ from dart_agent.rollouts.episode_loop import (
 from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
 from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
 from dart_agent.rollouts.heartbeat import keep_alive
-from dart_agent.rollouts.journal import ActionMarks, StepJournal
+from dart_agent.rollouts.journal import ActionMarks, StepJournal, StopSignal
 from dart_agent.rollouts.limits import FamilyLimits
 from dart_agent.rollouts.partial import PartialRollouts
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
@@ -128,6 +129,14 @@ class RolloutWorker:
         self._success_at = success_at
         self._outage_s = outage_s
         self._prompt_fitted = False
+        self._playing: dict[str, StepJournal | StopSignal] = {}
+
+    def stop(self, assignments: Iterable[str]) -> None:
+        """Let these stop at their next turn, to be continued where that is possible; those that have ended are passed by."""
+        for assignment in assignments:
+            playing = self._playing.get(assignment)
+            if playing is not None:
+                playing.stop(Directive.CANCEL if self._partial is None else Directive.PARK)
 
     async def run(self) -> None:
         """Play until cancelled.
@@ -165,7 +174,8 @@ class RolloutWorker:
             resumed = None
             if self._partial is not None:
                 resumed, journal = await self._partial.begin(env, self._settings, task, item)
-            playing = asyncio.create_task(self._episode(env, task, item, resumed, journal), name=item.rollout_id)
+            signal = self._playing[item.assignment] = StopSignal() if journal is None else journal
+            playing = asyncio.create_task(self._episode(env, task, item, resumed, signal), name=item.rollout_id)
             episode = await asyncio.shield(playing)
         except EpisodeStopped as stopped:
             await self._stopped(item, journal, stopped.directive)
@@ -200,6 +210,8 @@ class RolloutWorker:
         except BaseException as error:
             await self._abandon(item, journal, f"{type(error).__name__}: {error}", ends=True)
             raise
+        finally:
+            self._playing.pop(item.assignment, None)
         # Shielded: a finished episode is stored even when the worker is stopped just now.
         return episode if await _to_its_end(self._report(item, episode, journal)) else None
 
@@ -252,7 +264,7 @@ class RolloutWorker:
         return task.model_copy(update={"max_steps": max_steps}) if max_steps < task.max_steps else task
 
     async def _episode(
-        self, env: WorkerEnv, task: Task, item: WorkItem, resumed: ResumedEpisode | None, journal: StepJournal | None
+        self, env: WorkerEnv, task: Task, item: WorkItem, resumed: ResumedEpisode | None, journal: EpisodeJournal
     ) -> Episode:
         seen: list[ObservedStep] = []
         limits = self._family_limits.get(family_of(item.task_id), self._settings.limits)
@@ -419,7 +431,7 @@ async def play_rollouts(
         success_at=config.reward.success_at,
         outage_s=outage_s,
     )
-    beat = asyncio.create_task(keep_alive(data, farm, config.name, config.heartbeat_s, clock), name="heartbeat")
+    beat = asyncio.create_task(keep_alive(data, farm, worker, config.heartbeat_s, clock), name="heartbeat")
     try:
         await worker.run()
     finally:

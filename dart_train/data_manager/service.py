@@ -171,14 +171,16 @@ class DataManager:
             deleted_snapshots: Obsolete snapshots that the worker has deleted.
 
         Returns:
-            Number of its rollouts, and snapshots that it may delete.
+            Number of its rollouts, those of them that stop, and snapshots that it may delete.
         """
         with self._operation() as session:
             now_s = self._scheduler.now_s()
             self._scheduler.handle(session, HeartbeatReceived(now_s, worker_id, desktops, kv_cache_usage))
             steps.forget_snapshots(session, deleted_snapshots)
+            worker = self._scheduler.state(session).workers[worker_id]
             return HeartbeatReply(
-                count=len(self._scheduler.state(session).workers[worker_id].running),
+                count=len(worker.running),
+                stopping=[rollout.request_id for rollout in worker.stopping.values() if rollout.request_id is not None],
                 obsolete_snapshots=steps.obsolete_snapshots(session),
             )
 

@@ -79,11 +79,6 @@ class SchedulerState:
         """Whether a training batch may still come."""
         return self.training_rollouts > 0 or self.issued is not None or any(phase.trains for phase in self.active)
 
-    @property
-    def stopping(self) -> dict[str, list[str]]:
-        """Rollouts that were told to stop and still run, by worker."""
-        return {name: list(worker.stopping) for name, worker in self.workers.items() if worker.stopping}
-
     # Changes, for `dart_train.scheduling` only
 
     def add_phase(

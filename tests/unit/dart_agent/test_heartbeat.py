@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from dart_agent.data_client.wire import HeartbeatReply
@@ -28,7 +28,19 @@ class FakeDataManager:
             self.enough.set()
         if len(self.told) == 1:
             raise StoreError("the data manager does not answer")
-        return HeartbeatReply(count=1, obsolete_snapshots=["gone", "stuck", "there"])
+        return HeartbeatReply(count=1, stopping=["a"], obsolete_snapshots=["gone", "stuck", "there"])
+
+
+class FakeWorker:
+    """Notes what it is told to stop."""
+
+    name = "w1"
+
+    def __init__(self) -> None:
+        self.stopped: list[str] = []
+
+    def stop(self, assignments: Iterable[str]) -> None:
+        self.stopped += assignments
 
 
 class StuckFarm(FakeFarm):
@@ -40,13 +52,14 @@ class StuckFarm(FakeFarm):
         await super().delete_snapshot(name)
 
 
-async def test_obsolete_snapshots_are_deleted_and_reported() -> None:
-    farm, data = StuckFarm(), FakeDataManager()
+async def test_what_the_replies_to_heartbeats_name_is_stopped_and_deleted() -> None:
+    farm, data, worker = StuckFarm(), FakeDataManager(), FakeWorker()
     farm.states["there"] = farm.states["stuck"] = FakeDesktopState()
-    beats = asyncio.create_task(keep_alive(cast(Any, data), farm, "w1", 10.0, FakeClock()))
+    beats = asyncio.create_task(keep_alive(cast(Any, data), farm, worker, 10.0, FakeClock()))
     async with asyncio.timeout(10):
         await data.enough.wait()
     beats.cancel()
     await asyncio.gather(beats, return_exceptions=True)
     assert data.told == [[], [], ["gone", "there"], ["gone", "there"]]
     assert set(farm.states) == {"stuck"}
+    assert worker.stopped == ["a", "a", "a"]

@@ -127,6 +127,23 @@ async def test_a_slow_episode_holds_up_no_other_desktop() -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_what_is_not_needed_any_more_stops_at_its_next_step() -> None:
+    source = FakeWorkSource([replace(item("roll_0"), assignment="a"), replace(item("roll_1"), assignment="b")])
+    asked: list[str] = []
+
+    class Told(ScriptedPolicy):
+        async def complete(self, request: PolicyRequest) -> Completion:
+            asked.append(request.request_id)
+            running.stop(["a", "of an episode that has ended"])
+            return await super().complete(request)
+
+    running = worker(source, [ScriptedEnv()], lambda: Told([CLICK, CLICK, DONE]))
+    await run_until_empty(running, source)
+    assert asked == ["roll_0.0", "roll_1.0", "roll_1.1", "roll_1.2"]
+    assert source.abandoned == [("roll_0", "it is not needed any more")]
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_1"]
+
+
 class HangingPolicy:
     """Never answers."""
 

@@ -138,6 +138,24 @@ def test_what_is_given_back_twice_is_not_taken_from_who_has_it_now(harness: Data
     assert harness.abandon(second) == 1
 
 
+def test_workers_are_told_to_stop_what_a_closed_group_leaves_running(tmp_path: Path) -> None:
+    harness = DataManagerHarness(tmp_path, scheduling={"over_provision": 1.5, "partial_rollouts": False})
+    harness.phase()
+    items = [harness.must_acquire() for _ in range(6)]
+    for item, reward in zip(items[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
+        assert harness.manager.heartbeat("w1").stopping == []
+        harness.report(item, reward)
+    harness.restart()
+    harness.manager.heartbeat("w1")
+    surplus = [item.assignment for item in items[4:]]
+    assert sorted(harness.manager.heartbeat("w1").stopping) == sorted(surplus)
+    for item in items[4:]:
+        harness.abandon(item, "it is not needed any more", uses_attempt=False)
+    assert harness.manager.heartbeat("w1").stopping == []
+    assert harness.manager.phase("train").queued == 0, "they are cancelled"
+    harness.store.close()
+
+
 def test_evaluation_goes_before_endless_training(harness: DataManagerHarness) -> None:
     harness.phase("train")
     harness.phase("eval", **EVAL)
