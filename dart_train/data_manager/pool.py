@@ -93,16 +93,18 @@ def choose_success(
     return None if chosen is None else chosen.rollout_id
 
 
-def count_uses(session: Session) -> int:
+def count_uses(session: Session, states: Collection[str]) -> int:
     """Count how often stored successes completed groups.
 
     Args:
         session: The transaction.
+        states: States of the batches that count.
 
     Returns:
-        Number of groups, over all batches that the trainer has or has finished.
+        Number of groups, over all batches that the trainer has or has finished and that are in these states.
     """
     query = _POOLED.with_only_columns(BatchMemberTable.batch_id, BatchMemberTable.group_id).distinct()
+    query = query.where(BatchTable.state.in_(states))
     return session.scalar(select(func.count()).select_from(query.subquery())) or 0
 
 

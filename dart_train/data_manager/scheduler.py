@@ -111,7 +111,9 @@ class Scheduler:
         commands = decide(state, event)
         if commands:
             self._executor.execute(session, commands)
+            tallies = self.tallies(session)
             for command in commands:
+                tallies.add_command(command)
                 if isinstance(command, AssignRollout):
                     self._answers[command.request_id] = self._answer(session, command)
         return commands

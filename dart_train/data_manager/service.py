@@ -437,7 +437,9 @@ class DataManager:
             reasons = self._batches.done(session, batch_id, report)
             if reasons is None:
                 return 0
-            self._scheduler.tallies(session).add_rows(reasons.items())
+            tallies = self._scheduler.tallies(session)
+            tallies.add_rows(reasons.items())
+            tallies.end_batch("done")
             self._scheduler.handle(session, BatchDone(self._scheduler.now_s(), report.version))
             return 1
 
@@ -455,6 +457,7 @@ class DataManager:
             was_issued = self._batches.is_issued(session, batch_id)
             failed = self._batches.fail(session, batch_id, failure)
             if was_issued:
+                self._scheduler.tallies(session).end_batch("failed")
                 self._scheduler.handle(session, BatchRefused(self._scheduler.now_s(), {}))
             return failed
 
@@ -548,10 +551,15 @@ class DataManager:
             if decided is None:
                 return None
             refused: dict[str, str] = {}
+            tallies = self._scheduler.tallies(session)
             if isinstance(decided, RepeatBatch):
                 batch = self._batches.repeat(session, trainer_digest)
+                if batch is None:
+                    tallies.end_batch("withdrawn")
             else:
                 batch, refused = self._batches.issue(session, trainer_version, trainer_digest, decided.group_ids)
+                if batch is not None:
+                    tallies.add_batch(batch)
             if batch is not None:
                 self._scheduler.issue_groups(session, decided.group_ids)
                 return batch

@@ -19,17 +19,9 @@ from dart_agent.data_client.wire import (
     FamilyResult,
     PhaseStatus,
 )
-from dart_agent.types import Purpose, RewardKind
+from dart_agent.types import RewardKind
 from dart_envs.types import EndReason
-from dart_train.data_manager.pool import count_uses
-from dart_train.data_manager.queries import IMPORT_PREFIX
-from dart_train.data_manager.store.models import (
-    BatchTable,
-    GroupTable,
-    RolloutTable,
-    TrajectoryTable,
-    VersionTable,
-)
+from dart_train.data_manager.store.models import RolloutTable, TrajectoryTable, VersionTable
 from dart_train.data_manager.tallies import Tallies
 from dart_train.report.pass_at_k import mean_pass_at_k
 from dart_train.scheduling.entities import Phase
@@ -137,32 +129,23 @@ def stats(session: Session, state: SchedulerState, tallies: Tallies, window: int
         masked_episodes=tallies.masked_episodes(),
         last_masked_cause=tallies.last_masked_cause,
         max_concurrent_episodes=tallies.overlap.most(min(running, default=inf)),
-        groups=_tally(session, GroupTable.state),
-        dropped_groups=_tally(session, GroupTable.reason),
+        groups=dict(+(tallies.closed_groups + Counter(group.state for group in state.groups.values()))),
+        dropped_groups=dict(+tallies.dropped_groups),
         rollouts=dict(+rollouts),
-        batches=_tally(session, BatchTable.state),
+        batches=dict(+tallies.batches),
         rows_used=tallies.rows_used,
         rows_excluded=dict(tallies.rows_excluded),
         latest_version=session.scalar(select(func.max(VersionTable.version))),
         success_rate={family: rate for family, rate in rates.items() if rate is not None},
-        curation=_curation(session),
+        curation=_curation(tallies),
         pass_at_k={k: mean for k in PASS_AT if (mean := mean_pass_at_k(latest, k, success_at)) is not None},
     )
 
 
-def _curation(session: Session) -> dict[str, float]:
+def _curation(tallies: Tallies) -> dict[str, float]:
     """What the parts of the curation did."""
-    trained = select(func.avg(GroupTable.size), func.avg(GroupTable.max_steps)).where(
-        GroupTable.purpose == Purpose.TRAIN.value, GroupTable.phase.not_like(f"{IMPORT_PREFIX}%")
-    )
-    size, max_steps = session.execute(trained).one()
-    found = {} if size is None else {"group_size_mean": float(size), "max_steps_mean": float(max_steps)}
-    return found | {"pool_uses": float(count_uses(session))}
-
-
-def _tally(session: Session, column: object) -> dict[str, int]:
-    values: Counter[str] = Counter()
-    for value, count in session.execute(select(column, func.count()).group_by(column)):  # type: ignore[call-overload]
-        if value is not None:
-            values[value] = count
-    return dict(values)
+    found = {"pool_uses": float(tallies.pool_uses)}
+    if tallies.training_groups:
+        found["group_size_mean"] = tallies.sizes / tallies.training_groups
+        found["max_steps_mean"] = tallies.max_steps / tallies.training_groups
+    return found

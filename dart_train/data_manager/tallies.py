@@ -1,8 +1,8 @@
 """Running counts of what is stored, so that looking at the numbers costs nothing.
 
-Role: episodes by family and version, masked episodes with their causes, rows of batches, and the most episodes at once. Rule: read from the
-database once (`read_tallies`), then changed with every stored trajectory and batch; thrown away together with the scheduler's state when a
-transaction fails. Non-goals: the state of work (`dart_train.scheduling.state`).
+Role: episodes by family and version, masked episodes with their causes, groups that ended, batches with their rows, most episodes at once.
+Rule: read from the database once (`read_tallies`), then changed with every stored trajectory, command and batch; thrown away together with
+the scheduler's state when a transaction fails. Non-goals: the state of work (`dart_train.scheduling.state`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from dart_agent.data_client.payloads import TrajectoryPayload
-from dart_agent.data_client.wire import EpisodeCounts, MaskedEpisodes
+from dart_agent.data_client.wire import Batch, EpisodeCounts, MaskedEpisodes
 from dart_agent.types import Purpose
 from dart_envs.types import EndReason
 from dart_train.data_manager.catalog import task_family
-from dart_train.data_manager.queries import OWN
-from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, TrajectoryTable
+from dart_train.data_manager.pool import POOL, count_uses
+from dart_train.data_manager.queries import IMPORT_PREFIX, OWN
+from dart_train.data_manager.store.models import BatchMemberTable, BatchTable, GroupTable, TrajectoryTable
+from dart_train.scheduling.commands import CloseGroup, Command, OpenGroup, UseGroups
+
+UNDER_WAY = ("open", "ready", "issued")
+"""States of groups that have not ended."""
 
 
 @dataclass(slots=True)
@@ -80,6 +85,14 @@ class Tallies:
         overlap: Episodes at the same moment.
         rows_used: Steps of finished batches that were trained on.
         rows_excluded: Steps of finished batches that were withheld, by reason.
+        closed_groups: Groups by the state in which they ended; those under way are in the scheduler's state.
+        dropped_groups: Groups that cannot train, by reason.
+        training_groups: Training groups that were opened.
+        sizes: Sum of their sizes.
+        max_steps: Sum of their step limits.
+        batches: Batches by state.
+        pool_uses: Groups of the batches that the trainer has or has finished that a stored success completed.
+        issued_pool_uses: Those of the batch that it has.
     """
 
     trajectories: int = 0
@@ -92,6 +105,55 @@ class Tallies:
     overlap: Overlap = field(default_factory=Overlap)
     rows_used: int = 0
     rows_excluded: Counter[str] = field(default_factory=Counter)
+    closed_groups: Counter[str] = field(default_factory=Counter)
+    dropped_groups: Counter[str] = field(default_factory=Counter)
+    training_groups: int = 0
+    sizes: int = 0
+    max_steps: int = 0
+    batches: Counter[str] = field(default_factory=Counter)
+    pool_uses: int = 0
+    issued_pool_uses: int = 0
+
+    def add_command(self, command: Command) -> None:
+        """Count what a command does to a group.
+
+        Args:
+            command: The command; most change nothing here.
+        """
+        if isinstance(command, OpenGroup):
+            if command.purpose is Purpose.TRAIN:
+                self.training_groups += 1
+                self.sizes += command.target
+                self.max_steps += command.max_steps
+        elif isinstance(command, CloseGroup):
+            if command.state != "ready":
+                self.closed_groups[command.state] += 1
+            if command.reason is not None:
+                self.dropped_groups[command.reason] += 1
+        elif isinstance(command, UseGroups):
+            self.closed_groups["used"] += len(command.group_ids)
+
+    def add_batch(self, batch: Batch) -> None:
+        """Count a batch that was issued.
+
+        Args:
+            batch: The batch.
+        """
+        self.batches["issued"] += 1
+        self.issued_pool_uses = sum(any(member.source == POOL for member in group.members) for group in batch.groups)
+        self.pool_uses += self.issued_pool_uses
+
+    def end_batch(self, state: str) -> None:
+        """Count how the batch that the trainer had ended.
+
+        Args:
+            state: Its new state.
+        """
+        self.batches["issued"] -= 1
+        self.batches[state] += 1
+        if state != "done":
+            self.pool_uses -= self.issued_pool_uses
+        self.issued_pool_uses = 0
 
     def add_trajectory(self, row: TrajectoryPayload, version_max: int | None) -> None:
         """Count a trajectory that was stored.
@@ -218,7 +280,28 @@ def read_tallies(session: Session) -> Tallies:
         .group_by(BatchMemberTable.reason)
     )
     tallies.add_rows((reason, count) for reason, count in session.execute(reasons))
+    _read_groups(session, tallies)
+    tallies.batches.update(_counts(session, BatchTable.state))
+    tallies.issued_pool_uses = count_uses(session, ("issued",))
+    tallies.pool_uses = tallies.issued_pool_uses + count_uses(session, ("done",))
     return tallies
+
+
+def _read_groups(session: Session, tallies: Tallies) -> None:
+    states = _counts(session, GroupTable.state)
+    tallies.closed_groups.update({state: count for state, count in states.items() if state not in UNDER_WAY})
+    tallies.dropped_groups.update(_counts(session, GroupTable.reason))
+    trained = select(func.count(), func.sum(GroupTable.size), func.sum(GroupTable.max_steps)).where(
+        GroupTable.purpose == Purpose.TRAIN.value, GroupTable.phase.not_like(f"{IMPORT_PREFIX}%")
+    )
+    count, sizes, max_steps = session.execute(trained).one()
+    tallies.training_groups, tallies.sizes, tallies.max_steps = count, int(sizes or 0), int(max_steps or 0)
+
+
+def _counts(session: Session, column: InstrumentedAttribute[str] | InstrumentedAttribute[str | None]) -> dict[str, int]:
+    """Number of rows by value of a column; those without one are left out."""
+    query = select(column, func.count()).where(column.is_not(None)).group_by(column)
+    return {value: count for value, count in session.execute(query) if value is not None}
 
 
 def _counted(before: EpisodeCounts | None, is_masked: bool) -> EpisodeCounts:

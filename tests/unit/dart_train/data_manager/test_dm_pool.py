@@ -52,6 +52,9 @@ def test_a_success_completes_a_limited_number_of_groups(make: Any) -> None:
     for version in (1, 2):
         harness.group(FAILED, version=version)
         assert pooled(trained(harness, version)) == [success]
+    assert harness.manager.stats().curation["pool_uses"] == 2
+    harness.restart()
+    assert harness.manager.stats().curation["pool_uses"] == 2
     late = harness.group(FAILED, version=3)
     assert harness.batch(3) is None
     assert harness.state_of(late) == ("dropped", "all_failed")

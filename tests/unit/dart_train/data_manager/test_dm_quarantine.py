@@ -9,7 +9,7 @@ import pytest
 from data_manager_harness import DataManagerHarness
 from sqlalchemy import event, func, select
 
-from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, StepReference
+from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, DataManagerStats, StepReference
 from dart_agent.errors import StoreError
 from dart_train.data_manager.store.models import BatchMemberTable, EventTable, QuarantinedStepTable
 
@@ -120,6 +120,37 @@ def test_failures_in_a_row_are_counted_until_a_batch_succeeds(harness: DataManag
     harness.group(MIXED)
     harness.group(MIXED)
     assert fail(harness, harness.must_batch(), 0) == 1
+
+
+def test_the_counts_of_groups_and_batches_are_those_of_the_database(harness: DataManagerHarness) -> None:
+    harness.phase()
+
+    def counted() -> DataManagerStats:
+        kept = harness.manager.stats()
+        harness.restart()
+        assert harness.manager.stats() == kept, "counted anew"
+        return kept
+
+    harness.group([1.0] * 4)
+    harness.group(MIXED)
+    harness.group(MIXED)
+    harness.must_acquire()
+    assert counted().groups == {"dropped": 1, "ready": 2, "open": 1}
+    batch = harness.must_batch()
+    stats = counted()
+    assert (stats.groups, stats.batches) == ({"dropped": 1, "issued": 2, "open": 1}, {"issued": 1})
+    fail(harness, batch, *(row for row, each in enumerate(batch.rows) if each.group_id == batch.rows[0].group_id))
+    assert counted().batches == {"failed": 1}
+    assert harness.batch() is None
+    stats = counted()
+    assert (stats.groups, stats.dropped_groups) == (
+        {"dropped": 2, "ready": 1, "open": 1},
+        {"all_succeeded": 1, "quarantined": 1},
+    )
+    harness.report(harness.must_acquire(), 0.0)
+    for reward in (1.0, 0.0):
+        harness.report(harness.must_acquire(), reward)
+    counted()
 
 
 def test_a_culprit_that_is_not_in_the_batch_is_refused(harness: DataManagerHarness) -> None:

@@ -87,6 +87,7 @@ def test_hot_calls_scan_no_table_that_grows(harness: DataManagerHarness) -> None
                     harness.manager.report(TrajectoryPayload.from_value(trajectory))
                 harness.manager.heartbeat(state.worker)
                 harness.manager.phase("train")
+                harness.manager.stats()
             batch = harness.batch(version)
             if batch is not None:
                 harness.manager.publish(VersionRecord(version=version + 1, path=f"fake/{version}"))
