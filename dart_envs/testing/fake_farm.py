@@ -17,6 +17,7 @@ import io
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from itertools import count
 from json import dumps as to_json
 from types import SimpleNamespace
 from typing import Any
@@ -137,7 +138,7 @@ class FakeLease(FakeDesktop, FakeLiveView):
         grant: str | None = None,
     ) -> SnapshotView:
         self._enter("snapshot")
-        snapshot_id = f"snap_{len(self._farm.states)}"
+        snapshot_id = f"snap_{next(self._farm.snapshot_numbers)}"
         if publish_key is not None:
             await self._farm.publish_setup_state(publish_key, grant, self.state)
         else:
@@ -213,6 +214,7 @@ class FakeFarm:
         self.on_events = on_events
         self.programs = dict(programs or {})
         self.leases: list[FakeLease] = []
+        self.snapshot_numbers = count()
         self.states: dict[str, FakeDesktopState] = {}
         self.on_lease: Callable[[FakeLease], None] | None = None
         self.abandoned: list[tuple[str, str]] = []
