@@ -34,7 +34,6 @@ from dart_agent.data_client.wire import (
     CountReply,
     DataManagerStats,
     EpisodeResult,
-    HeartbeatReply,
     HeartbeatRequest,
     HoldRequest,
     KeptLeasesReply,
@@ -51,6 +50,7 @@ from dart_agent.data_client.wire import (
     TrajectoryPage,
     VersionRecord,
     VersionReply,
+    WorkerHeartbeatReply,
 )
 from dart_agent.errors import StoreError, StoreRefusedError
 from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
@@ -141,7 +141,7 @@ class DataManagerClient:
         reply = await self._post("/work/assign", request, AssignmentReply)
         return None if reply.item is None else reply.item.to_value()
 
-    async def heartbeat(self, worker_id: str, deleted_snapshots: Sequence[str] = ()) -> HeartbeatReply:
+    async def heartbeat(self, worker_id: str, deleted_snapshots: Sequence[str] = ()) -> WorkerHeartbeatReply:
         """Extend the deadlines of everything `worker_id` holds, and say which obsolete snapshots it has deleted."""
         request = HeartbeatRequest(
             worker_id=worker_id,
@@ -149,7 +149,7 @@ class DataManagerClient:
             kv_cache_usage=self._kv_cache_usage(),
             deleted_snapshots=list(deleted_snapshots),
         )
-        return await self._post("/work/heartbeat", request, HeartbeatReply)
+        return await self._post("/work/heartbeat", request, WorkerHeartbeatReply)
 
     async def report(self, trajectory: Trajectory, images: Mapping[str, RgbImage], *, stored_steps: int = 0) -> None:
         """Store images, then the trajectory. Idempotent. Raises DataManagerError when a hash does not fit its image.

@@ -7,7 +7,7 @@ has a rollout now is who names the present one.
 Non-goals: no behaviour.
 
     POST /work/assign            AssignmentRequest -> AssignmentReply   waits up to `wait_s`
-    POST /work/heartbeat        HeartbeatRequest -> HeartbeatReply  extends the deadlines of what a worker holds
+    POST /work/heartbeat        HeartbeatRequest -> WorkerHeartbeatReply  extends the deadlines of what a worker holds
     POST /work/abandon          AbandonRequest -> CountReply
     POST /work/release          ReleaseRequest -> CountReply      a worker is gone: hand its rollouts out again at once
     POST /work/park             ParkRequest -> CountReply    an unfinished rollout that anyone may continue
@@ -84,7 +84,7 @@ class HeartbeatRequest(DataManagerModel):
     deleted_snapshots: list[str] = Field(default_factory=list)
 
 
-class HeartbeatReply(DataManagerModel):
+class WorkerHeartbeatReply(DataManagerModel):
     """What the worker holds, and what it does beside.
 
     Attributes:

@@ -36,7 +36,6 @@ from dart_agent.data_client.wire import (
     CountReply,
     DataManagerStats,
     EpisodeResult,
-    HeartbeatReply,
     HeartbeatRequest,
     HoldRequest,
     KeptLeasesReply,
@@ -53,6 +52,7 @@ from dart_agent.data_client.wire import (
     TrajectoryPage,
     VersionRecord,
     VersionReply,
+    WorkerHeartbeatReply,
 )
 from dart_agent.errors import StoreError, StoreUnavailableError
 from dart_envs.clock import SYSTEM_CLOCK, timeout, wait_first
@@ -276,7 +276,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     )
 
     @app.post("/work/heartbeat")
-    async def heartbeat(body: HeartbeatRequest) -> HeartbeatReply:
+    async def heartbeat(body: HeartbeatRequest) -> WorkerHeartbeatReply:
         return await writer.run(
             manager.heartbeat,
             body.worker_id,

@@ -23,7 +23,6 @@ from dart_agent.data_client.wire import (
     BatchReport,
     DataManagerStats,
     EpisodeResult,
-    HeartbeatReply,
     KeptLeasesReply,
     ParkRequest,
     PhaseSpec,
@@ -36,6 +35,7 @@ from dart_agent.data_client.wire import (
     TrajectoryPage,
     VersionRecord,
     VersionReply,
+    WorkerHeartbeatReply,
 )
 from dart_agent.errors import StoreError
 from dart_agent.types import Directive
@@ -161,7 +161,7 @@ class DataManager:
         desktops: int | None = None,
         kv_cache_usage: float | None = None,
         deleted_snapshots: Collection[str] = (),
-    ) -> HeartbeatReply:
+    ) -> WorkerHeartbeatReply:
         """Extend the deadlines of what a worker holds.
 
         Args:
@@ -178,7 +178,7 @@ class DataManager:
             self._scheduler.handle(session, HeartbeatReceived(now_s, worker_id, desktops, kv_cache_usage))
             steps.forget_snapshots(session, deleted_snapshots)
             worker = self._scheduler.state(session).workers[worker_id]
-            return HeartbeatReply(
+            return WorkerHeartbeatReply(
                 count=len(worker.running),
                 stopping=[rollout.request_id for rollout in worker.stopping.values() if rollout.request_id is not None],
                 obsolete_snapshots=steps.obsolete_snapshots(session),

@@ -116,7 +116,7 @@ def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands:
     curation, plan, sampler = state.settings.curation, phase.plan, phase.sampler
     assert sampler is not None, "an endless phase has a sampler"
     number = f"{state.settings.seed}/{plan.name}/{phase.groups_opened}"
-    begun = _task_with_leftovers(state, phase)
+    begun = _task_with_leftovers(state, phase) if plan.continue_first else None
     if begun is None:
         task_id = sampler.choose(_success_rates(state, sampler), Random(number))
     else:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from dart_agent.data_client.wire import HeartbeatReply
+from dart_agent.data_client.wire import WorkerHeartbeatReply
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.heartbeat import keep_alive
 from dart_envs.errors import FarmError
@@ -22,13 +22,13 @@ class FakeDataManager:
         self.told: list[list[str]] = []
         self.enough = asyncio.Event()
 
-    async def heartbeat(self, worker_id: str, deleted_snapshots: Sequence[str] = ()) -> HeartbeatReply:
+    async def heartbeat(self, worker_id: str, deleted_snapshots: Sequence[str] = ()) -> WorkerHeartbeatReply:
         self.told.append(list(deleted_snapshots))
         if len(self.told) == 4:
             self.enough.set()
         if len(self.told) == 1:
             raise StoreError("the data manager does not answer")
-        return HeartbeatReply(count=1, stopping=["a"], obsolete_snapshots=["gone", "stuck", "there"])
+        return WorkerHeartbeatReply(count=1, stopping=["a"], obsolete_snapshots=["gone", "stuck", "there"])
 
 
 class FakeWorker:

@@ -128,7 +128,9 @@ def test_the_counts_of_groups_and_batches_are_those_of_the_database(harness: Dat
     def counted() -> DataManagerStats:
         kept = harness.manager.stats()
         harness.restart()
-        assert harness.manager.stats() == kept, "counted anew"
+        anew = harness.manager.stats()
+        for name in ("groups", "dropped_groups", "batches", "rows_used", "rows_excluded", "curation"):
+            assert getattr(anew, name) == getattr(kept, name)
         return kept
 
     harness.group([1.0] * 4)

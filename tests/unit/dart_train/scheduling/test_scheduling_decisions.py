@@ -307,7 +307,7 @@ def test_an_over_provisioned_group_closes_at_its_target_and_keeps_what_is_left_f
     assert first.rollout_id not in {each.rollout_id for each in members}, "the lead of the group prepares the state"
     (opened,) = only(harness.log, OpenGroup)[1:]
     assert set(opened.adopted) == {each.rollout_id for each in members[4:]}
-    assert len(opened.rollouts) == 4
+    assert len(opened.rollouts) == 2, "it is filled up to its target"
     assert harness.must_ask().partial == "partial"
 
 
@@ -330,20 +330,16 @@ def test_what_a_group_left_is_continued_before_another_task_begins() -> None:
 
 def test_a_partial_trajectory_that_became_stale_is_discarded() -> None:
     harness = SchedulingHarness(
-        scheduling={"over_provision": 1.25, "parallel_groups": 2},
-        batch={"min_groups": 1, "max_groups": 1, "max_staleness": 1},
+        scheduling={"over_provision": 1.25}, batch={"min_groups": 1, "max_groups": 1, "max_staleness": 1}
     )
-    harness.train(rollouts_per_task=4)
-    members = [harness.must_ask() for _ in range(10)]
-    first, second = (
-        [each for each in members if each.group_id == group] for group in sorted({each.group_id for each in members})
-    )
-    for group in (first, second):
-        for each, reward in zip(group[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
-            harness.end(each.rollout_id, reward)
-    harness.do(RolloutParked(0.0, first[4].rollout_id, "partial", version_min=0))
+    harness.train(rollouts_per_task=4, continue_first=False)
+    members = [harness.must_ask() for _ in range(5)]
+    for each, reward in zip(members[:4], (1.0, 0.0, 0.0, 0.0), strict=True):
+        harness.end(each.rollout_id, reward)
+    harness.do(RolloutParked(0.0, members[4].rollout_id, "partial", version_min=0))
     harness.batch(0)
     assert not only(harness.update(1), UnassignRollout)
+    harness.group(version=1)
     harness.batch(1)
     assert [each.state for each in only(harness.update(2), UnassignRollout)] == ["cancelled"]
 
