@@ -258,7 +258,7 @@ class BatchBuilder:
         """
         batch = self._find(session, batch_id)
         if batch.state == "issued":
-            rows = connection_of(session).execute(_REASONS, {"key": batch_id}).all()
+            rows: Sequence[Any] = connection_of(session).execute(_REASONS, {"key": batch_id}).all()
             members = {(row.rollout_id, row.index) for row in rows}
             culprits = list(dict.fromkeys((culprit.rollout_id, culprit.index) for culprit in failure.culprits))
             for rollout_id, index in culprits:
