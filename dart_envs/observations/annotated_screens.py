@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,12 +78,12 @@ def write_screenshot(directory: Path, screen: RgbImage) -> str:
 
 
 def write_file_atomically(path: Path, content: bytes) -> None:
-    """Write a file that no reader sees half written.
+    """Write a file that no reader sees half written; several threads and processes may write the same one.
 
     Args:
         path: Path of the file.
         content: The content.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     temporary.write_bytes(content)
     temporary.replace(path)
