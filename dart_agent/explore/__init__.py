@@ -7,6 +7,7 @@
     choosers     who chooses: chance, breadth first, the greatest Q
     model_chooser, drawing   the multimodal model chooses in context, with Q as incentive
     tables, store            the graph in SQL
+    layouts                  tables of earlier versions, brought to today's
     explorer     the loop: choose, act, see, store, return; several desktops at once
     desktops     what can be explored: leased desktops, and simulated applications for tests and benchmarks
     queries      transitions as grounding samples, written by rules or by the model

@@ -3,7 +3,8 @@
 Role: `Explorer.run` explores with one desktop, or with several that share the graph. Rule: the store knows a step before the next one of
 the same desktop begins; every step has a number below the bound, and random numbers of its own, made from seed and number. A model that
 fails, stalls or answers nonsense, and a desktop that fails, cost one step, never the graph; after `max_faults` of them in a row the
-exploration ends in an error and can be resumed. Two desktops never try the same candidate of the same screen at once.
+exploration ends in an error and can be resumed. Two desktops never try the same candidate of the same screen at once: who is asked for a
+choice while another desktop takes the same one is asked again.
 
 Ways to a screen: its snapshot (costs no step), else known actions from here, or from the start after a restart, each of them a step. Who
 arrives elsewhere goes on from there.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,16 @@ class _Walker:
     history: deque[str] = field(default_factory=lambda: deque(maxlen=HISTORY_STEPS))
 
 
+@dataclass(frozen=True)
+class _NextAction:
+    """What a desktop does next. expected: the screen that a known action led to before."""
+
+    kind: str
+    candidate: CandidateAction
+    reason: str = ""
+    expected: int | None = None
+
+
 class Explorer:
     """An exploration that runs.
 
@@ -78,9 +89,12 @@ class Explorer:
         self._faults = 0
         self._walking = False
         """Whether desktops have begun to take steps."""
-        self._busy: set[tuple[int, str]] = set()
+        self._busy: Counter[tuple[int, str]] = Counter()
+        """By screen and candidate: how many desktops are doing it."""
+        self._at_work: set[int] = set()
+        """Numbers of the desktops that choose or do something; the others wait for what these may find."""
         self._moved = asyncio.Event()
-        """Set, and replaced by a new one, when a desktop has finished what was busy."""
+        """Set, and replaced by a new one, when a desktop has taken a step or has ended."""
 
     async def run(self, desktop: ExplorableDesktop) -> None:
         """Explore until a bound is reached, or nothing is left to be tried.
@@ -124,21 +138,38 @@ class Explorer:
     # One desktop.
 
     async def _walk(self, walker: _Walker) -> None:
-        while (step := self._next_step()) is not None:
-            try:
-                if walker.screen_id is None:
-                    await self._restart(walker)
-                if not await self._step(walker, step):
-                    self._returned_steps.add(step)
-                    if not self._busy:
-                        return
-                    await self._moved.wait()
-            except ModelFaultError as fault:
-                self._note_fault(walker, step, "model_fault", fault)
-            except DesktopFaultError as fault:
-                self._note_fault(walker, step, "desktop_fault", fault)
-                walker.screen_id = None
-                walker.way.clear()
+        try:
+            while (step := self._next_step()) is not None:
+                self._at_work.add(walker.number)
+                if await self._try_step(walker, step):
+                    self._tell_moved()
+                    continue
+                self._returned_steps.add(step)
+                self._at_work.discard(walker.number)
+                if not self._at_work:
+                    return
+                await self._moved.wait()
+        finally:
+            self._at_work.discard(walker.number)
+            self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def _try_step(self, walker: _Walker, step: int) -> bool:
+        """Do one step, or note what fault it cost; False where nothing is left to be tried now."""
+        try:
+            if walker.screen_id is None:
+                await self._restart(walker)
+            return await self._step(walker, step)
+        except ModelFaultError as fault:
+            self._note_fault(walker, step, "model_fault", fault)
+        except DesktopFaultError as fault:
+            self._note_fault(walker, step, "desktop_fault", fault)
+            walker.screen_id = None
+            walker.way.clear()
+        return True
 
     def _next_step(self) -> int | None:
         """Number of the next step; None where a bound is reached."""
@@ -155,48 +186,48 @@ class Explorer:
 
     async def _step(self, walker: _Walker, step: int) -> bool:
         """Do one step; False where nothing is left to be tried now, and nothing was done."""
-        rng = random.Random(f"{self._settings.seed}/{step}")
-        kind = "replay"
-        reason = ""
-        if not walker.way and not await self._go_on(walker, rng):
+        found = await self._next_action(walker, step, random.Random(f"{self._settings.seed}/{step}"))
+        if found is None:
             return False
-        assert walker.screen_id is not None
-        if walker.way:
-            key, expected = walker.way.popleft()
-            candidate = self._shown(walker).get(key)
-            if candidate is None:
-                walker.way.clear()
-        else:
-            candidate, expected = None, None
-        place = walker.screen_id
-        if candidate is None:
-            kind = "explore"
-            choice = await self._choose(walker, step, rng)
-            if choice is None:
-                return False
-            candidate, reason = choice
-        self._busy.add((place, candidate.key))
-        walker.trying = (place, candidate)
+        place, key = walker.screen_id, found.candidate.key
+        assert place is not None
+        self._busy[place, key] += 1
+        walker.trying = (place, found.candidate)
         try:
-            await self._perform(walker, step, kind, candidate, reason)
+            await self._perform(walker, step, found)
         finally:
-            self._busy.discard((place, candidate.key))
-            self._moved.set()
-            self._moved = asyncio.Event()
-        if kind == "replay" and walker.screen_id != expected:
+            self._busy[place, key] -= 1
+            self._busy += Counter()  # keeps what is above 0
+        if found.kind == "replay" and walker.screen_id != found.expected:
             walker.way.clear()
         self._faults = 0
         return True
 
-    async def _choose(self, walker: _Walker, step: int, rng: random.Random) -> tuple[CandidateAction, str] | None:
-        assert walker.screen_id is not None
-        assert walker.view is not None
-        free = [one for one in self._shown(walker).values() if (walker.screen_id, one.key) not in self._busy]
-        if not free:
-            return None
-        context = ChoiceContext(self.graph, walker.screen_id, walker.view, free, rng, step, list(walker.history))
-        choice = await self._chooser.choose(context)
-        return choice.candidate, choice.reason
+    async def _next_action(self, walker: _Walker, step: int, rng: random.Random) -> _NextAction | None:
+        """What the desktop does next: a step of its way, or what the chooser wants; None where nothing is left to be tried now.
+
+        Who was asked while another desktop began or did the same goes on from where there is something to be tried then.
+        """
+        while walker.way or await self._go_on(walker, rng):
+            place = walker.screen_id
+            assert place is not None
+            assert walker.view is not None
+            shown = self._shown(walker)
+            if walker.way:
+                key, expected = walker.way.popleft()
+                if key in shown:
+                    return _NextAction("replay", shown[key], "", expected)
+                walker.way.clear()
+            free = [one for one in shown.values() if (place, one.key) not in self._busy]
+            if not free:
+                return None
+            tries = {one.key: self.graph.q.tries(place, one.key) for one in free}
+            context = ChoiceContext(self.graph, place, walker.view, free, rng, step, list(walker.history))
+            choice = await self._chooser.choose(context)
+            key = choice.candidate.key
+            if (place, key) not in self._busy and self.graph.q.tries(place, key) == tries[key]:
+                return _NextAction("explore", choice.candidate, choice.reason)
+        return None
 
     async def _go_on(self, walker: _Walker, rng: random.Random) -> bool:
         """Bring the desktop to the screen that the chooser wants, or set its way there; False where nothing is left to be tried."""
@@ -237,11 +268,11 @@ class Explorer:
 
     # Actions, and what they lead to.
 
-    async def _perform(self, walker: _Walker, step: int, kind: str, candidate: CandidateAction, reason: str) -> None:
+    async def _perform(self, walker: _Walker, step: int, found: _NextAction) -> None:
         before_screen, before, before_sha256 = walker.screen_id, walker.view, walker.image_sha256
         assert before_screen is not None
         assert before is not None
-        arrived_by = walker.arrived_by
+        candidate, arrived_by = found.candidate, walker.arrived_by
         await walker.desktop.perform(candidate.actions)
         view = await walker.desktop.observe()
         walker.view, walker.arrived_by = view, "stay"
@@ -263,7 +294,7 @@ class Explorer:
         stored = StoredStep(
             step=step,
             desktop=walker.number,
-            kind=kind,
+            kind=found.kind,
             arrived_by=arrived_by,
             from_screen=before_screen,
             to_screen=to_screen,
@@ -271,7 +302,7 @@ class Explorer:
             outcome=outcome,
             before_sha256=before_sha256,
             after_sha256=walker.image_sha256,
-            reason=reason,
+            reason=found.reason,
         )
         self._store.add_step(stored, screen=new, view=view, image_sha256=walker.image_sha256, candidates=added)
         walker.trying = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ MAX_ROWS = 400
 
 @dataclass(frozen=True, slots=True)
 class CoveragePoint:
-    """What was covered after a step."""
+    """What was covered after so many steps."""
 
     step: int
     screens: int
@@ -66,19 +67,20 @@ def coverage(screens: Sequence[StoredScreen], steps: Sequence[StoredStep]) -> li
 
     Args:
         screens: All screens.
-        steps: All steps, the oldest first.
+        steps: All steps in the order in which they ended.
 
     Returns:
-        A point for the start, and one after each step; steps include faults and ways back.
+        A point for the start, and one after each step; steps include faults and ways back. What a desktop found on its way to a step counts
+        with the next step that ended, or with the last one.
     """
-    found = Counter(screen.found_step for screen in screens)
-    seen, tried = found[0], set()
-    points = [CoveragePoint(0, seen, 0)]
-    for step in steps:
-        seen += found[step.step]
+    found = sorted(screen.revision for screen in screens)
+    tried: set[tuple[int, str]] = set()
+    points = [CoveragePoint(0, bisect_left(found, steps[0].revision) if steps else len(found), 0)]
+    for number, step in enumerate(steps, 1):
         if step.from_screen is not None and step.candidate is not None:
             tried.add((step.from_screen, step.candidate.key))
-        points.append(CoveragePoint(step.step, seen, len(tried)))
+        seen = bisect_right(found, step.revision) if number < len(steps) else len(found)
+        points.append(CoveragePoint(number, seen, len(tried)))
     return points
 
 

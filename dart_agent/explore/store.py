@@ -1,8 +1,9 @@
 """The store of an exploration: a folder with a SQL database and the screenshots.
 
 Role: `ExploreStore` creates, reads and extends an exploration. Rule: what a step found is one transaction, and its images are complete
-files before it, so that a process that was killed leaves the graph as it was after the last step. The database is SQLite in the folder,
-or any other by its URL; one process writes at a time. Non-goals: what the graph means (`dart_agent.explore.graph`).
+files before it, so that a process that was killed leaves the graph as it was after the last step. Transactions are numbered (`revision`),
+and the graph is built again in their order. The database is SQLite in the folder, or any other by its URL; one process writes at a time.
+Non-goals: what the graph means (`dart_agent.explore.graph`).
 
     OUT/explore.sqlite    the tables of `dart_agent.explore.tables`
     OUT/images/SHA256.png screenshots before and after steps
@@ -10,6 +11,7 @@ or any other by its URL; one process writes at a time. Non-goals: what the graph
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from sqlalchemy.orm import Session
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.explore.candidates import CandidateAction
 from dart_agent.explore.graph import ExplorationGraph, KnownScreen
+from dart_agent.explore.layouts import LAYOUT, upgrade_layout
 from dart_agent.explore.screens import ScreenIdentity, ScreenView
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.tables import (
@@ -43,7 +46,6 @@ from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement, Clock
 
 DATABASE_FILE, IMAGES = "explore.sqlite", "images"
-LAYOUT = 1
 BUSY_TIMEOUT_MS = 10_000
 
 
@@ -64,6 +66,7 @@ class StoredStep:
     reason: str = ""
     cause: str | None = None
     at_s: float = 0.0
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class StoredScreen:
     resolution: tuple[int, int]
     elements: tuple[A11yElement, ...]
     found_step: int
+    revision: int = 0
 
 
 class ExploreStore:
@@ -126,13 +130,14 @@ class ExploreStore:
                         layout=LAYOUT,
                         settings=settings.model_dump(mode="json"),
                         created_s=clock.time(),
+                        revision=0,
                     )
                 )
         return store
 
     @classmethod
     def open(cls, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> ExploreStore:
-        """Open an exploration that exists.
+        """Open an exploration that exists; one with tables of an earlier layout is given those of today.
 
         Args:
             out: Its folder.
@@ -151,10 +156,13 @@ class ExploreStore:
         with store._errors(), Session(store._engine) as session:
             layout = session.scalar(select(ExplorationTable.layout))
         if layout != LAYOUT:
-            store.close()
-            raise ConfigError(
-                f"the exploration in {out} was made by another version: start a new one in another folder"
-            )
+            with store._errors():
+                upgraded = upgrade_layout(store._engine, layout)
+            if not upgraded:
+                store.close()
+                raise ConfigError(
+                    f"the exploration in {out} was made by another version: start a new one in another folder"
+                )
         return store
 
     @property
@@ -197,36 +205,25 @@ class ExploreStore:
         """
         settings = self.settings
         graph = ExplorationGraph(settings.values, settings.max_distance)
-        found = self._found_by_step()
-        steps = {step.step: step for step in self.steps()}
-        for number in sorted({*found, *steps}):
-            for known, candidates in found.get(number, ()):
-                if known.screen_id not in graph.screens:
-                    graph.add_screen(known)
-                graph.add_candidates(known.screen_id, candidates)
-            step = steps.get(number)
-            if (
-                step is not None
-                and step.from_screen is not None
-                and step.candidate is not None
-                and step.outcome is not None
-            ):
-                graph.record(step.from_screen, step.candidate.key, step.outcome, step.to_screen)
-        return graph
-
-    def _found_by_step(self) -> dict[int, list[tuple[KnownScreen, list[CandidateAction]]]]:
-        """By step: the screens of which something was found then, still without candidates, and what was found."""
-        found: dict[int, list[tuple[KnownScreen, list[CandidateAction]]]] = {}
+        screens: dict[int, list[KnownScreen]] = defaultdict(list)
+        candidates: dict[int, list[tuple[int, CandidateAction]]] = defaultdict(list)
+        steps: dict[int, list[StoredStep]] = defaultdict(list)
         with self._errors(), Session(self._engine) as session:
-            bare = {row.screen_id: _to_screen(row, {}).known for row in session.scalars(select(ScreenTable))}
-            seen: dict[tuple[int, int], list[CandidateAction]] = {}
             for row in session.scalars(select(ScreenTable).order_by(ScreenTable.screen_id)):
-                seen[row.found_step, row.screen_id] = []
+                screens[row.revision].append(_to_screen(row, {}).known)
             for one in session.scalars(select(CandidateTable).order_by(CandidateTable.seq)):
-                seen.setdefault((one.found_step, one.screen_id), []).append(CandidateAction.from_dict(one.record))
-        for (step, screen_id), candidates in seen.items():
-            found.setdefault(step, []).append((bare[screen_id], candidates))
-        return found
+                candidates[one.revision].append((one.screen_id, CandidateAction.from_dict(one.record)))
+        for step in self.steps():
+            steps[step.revision].append(step)
+        for revision in sorted({*screens, *candidates, *steps}):
+            for known in screens[revision]:
+                graph.add_screen(known)
+            for screen_id, seen in _by_screen(candidates[revision]).items():
+                graph.add_candidates(screen_id, seen)
+            for step in steps[revision]:
+                if step.from_screen is not None and step.candidate is not None and step.outcome is not None:
+                    graph.record(step.from_screen, step.candidate.key, step.outcome, step.to_screen)
+        return graph
 
     def screens(self) -> list[StoredScreen]:
         """All screens with their candidates, the oldest first."""
@@ -238,12 +235,13 @@ class ExploreStore:
             return [_to_screen(row, candidates[row.screen_id]) for row in rows]
 
     def steps(self) -> list[StoredStep]:
-        """All steps, the oldest first."""
+        """All steps in the order in which they ended."""
+        order = (ExploreStepTable.revision, ExploreStepTable.step)
         with self._errors(), Session(self._engine) as session:
-            return [_to_step(row) for row in session.scalars(select(ExploreStepTable).order_by(ExploreStepTable.step))]
+            return [_to_step(row) for row in session.scalars(select(ExploreStepTable).order_by(*order))]
 
     def last_step(self) -> int:
-        """Number of the newest step; 0 before the first."""
+        """The greatest number of a step; 0 before the first."""
         with self._errors(), Session(self._engine) as session:
             return session.scalar(select(func.max(ExploreStepTable.step))) or 0
 
@@ -289,16 +287,18 @@ class ExploreStore:
         now_s = self._clock.time()
         found_step = found_step if step is None else step.step
         with self._write() as session:
+            session.execute(update(ExplorationTable).values(revision=ExplorationTable.revision + 1))
+            revision = session.scalars(select(ExplorationTable.revision)).one()
             if screen is not None and view is not None:
-                session.add(_screen_row(screen, view, image_sha256, found_step))
+                session.add(_screen_row(screen, view, image_sha256, found_step, revision))
                 session.flush()
                 candidates = (screen.screen_id, list(screen.candidates.values()))
             if candidates is not None and candidates[1]:
-                place = {"screen_id": candidates[0], "found_step": found_step}
+                place = {"screen_id": candidates[0], "found_step": found_step, "revision": revision}
                 rows = [{**place, "key": one.key, "record": one.to_dict()} for one in candidates[1]]
                 session.execute(insert(CandidateTable), rows)
             if step is not None:
-                session.add(_step_row(step, now_s))
+                session.add(_step_row(step, now_s, revision))
 
     def set_snapshot(self, screen_id: int, snapshot: str | None) -> None:
         """Note the snapshot of a screen, or that it is gone."""
@@ -337,7 +337,16 @@ def _set_pragmas(connection: Any, _record: Any) -> None:
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _screen_row(screen: KnownScreen, view: ScreenView, image_sha256: str, found_step: int) -> ScreenTable:
+def _by_screen(candidates: Sequence[tuple[int, CandidateAction]]) -> dict[int, list[CandidateAction]]:
+    found: dict[int, list[CandidateAction]] = defaultdict(list)
+    for screen_id, candidate in candidates:
+        found[screen_id].append(candidate)
+    return found
+
+
+def _screen_row(
+    screen: KnownScreen, view: ScreenView, image_sha256: str, found_step: int, revision: int
+) -> ScreenTable:
     return ScreenTable(
         screen_id=screen.screen_id,
         application=screen.identity.application,
@@ -350,6 +359,7 @@ def _screen_row(screen: KnownScreen, view: ScreenView, image_sha256: str, found_
         elements=[element.model_dump(mode="json") for element in view.elements],
         depth=screen.depth,
         found_step=found_step,
+        revision=revision,
         snapshot=screen.snapshot,
     )
 
@@ -358,10 +368,11 @@ def _to_screen(row: ScreenTable, candidates: dict[str, CandidateAction]) -> Stor
     identity = ScreenIdentity(row.application, row.shape_hash, int(row.perceptual_hash, 16))
     known = KnownScreen(row.screen_id, identity, row.depth, candidates, row.snapshot)
     elements = tuple(A11yElement.model_validate(record) for record in row.elements)
-    return StoredScreen(known, row.window, row.image_sha256, (row.width, row.height), elements, row.found_step)
+    size = (row.width, row.height)
+    return StoredScreen(known, row.window, row.image_sha256, size, elements, row.found_step, row.revision)
 
 
-def _step_row(step: StoredStep, at_s: float) -> ExploreStepTable:
+def _step_row(step: StoredStep, at_s: float, revision: int) -> ExploreStepTable:
     return ExploreStepTable(
         step=step.step,
         desktop=step.desktop,
@@ -377,6 +388,7 @@ def _step_row(step: StoredStep, at_s: float) -> ExploreStepTable:
         reason=step.reason,
         cause=step.cause,
         at_s=at_s,
+        revision=revision,
     )
 
 
@@ -395,4 +407,5 @@ def _to_step(row: ExploreStepTable) -> StoredStep:
         reason=row.reason,
         cause=row.cause,
         at_s=row.at_s,
+        revision=row.revision,
     )

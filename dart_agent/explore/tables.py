@@ -1,7 +1,9 @@
 """Tables of an exploration (SQLAlchemy 2): its settings, its screens, their candidates, and every step.
 
-Rule: screens, candidates and steps are only added; a screen's snapshot comes and goes. Images are files beside the database, by their
-SHA-256 (`dart_envs.hashing`). Non-goals: queries (`dart_agent.explore.store`).
+Rule: screens, candidates and steps are only added; a screen's snapshot comes and goes. A transaction that adds has the next `revision`,
+which all that it added bears: revisions are the order in which things were found, also where several desktops take steps at once and a step
+with a greater number ends first. Images are files beside the database, by their SHA-256 (`dart_envs.hashing`). Non-goals: queries
+(`dart_agent.explore.store`), tables of earlier layouts (`dart_agent.explore.layouts`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ class ExploreBase(DeclarativeBase):
 class ExplorationTable(ExploreBase):
     """The one exploration of the database. `layout` is the number of the tables' layout.
 
-    `root_snapshot` is the snapshot of the started application, where desktops can be saved.
+    `root_snapshot` is the snapshot of the started application, where desktops can be saved. `revision` is the newest one.
     """
 
     __tablename__ = "exploration"
@@ -30,6 +32,7 @@ class ExplorationTable(ExploreBase):
     settings: Mapped[dict[str, Any]]
     created_s: Mapped[float]
     root_snapshot: Mapped[str | None]
+    revision: Mapped[int]
 
 
 class ScreenTable(ExploreBase):
@@ -47,6 +50,7 @@ class ScreenTable(ExploreBase):
     elements: Mapped[list[Any]]
     depth: Mapped[int]
     found_step: Mapped[int]
+    revision: Mapped[int]
     snapshot: Mapped[str | None]
 
 
@@ -61,6 +65,7 @@ class CandidateTable(ExploreBase):
     screen_id: Mapped[int] = mapped_column(ForeignKey("screens.screen_id"), index=True)
     key: Mapped[str]
     found_step: Mapped[int]
+    revision: Mapped[int]
     record: Mapped[dict[str, Any]]
     __table_args__ = (UniqueConstraint("screen_id", "key"),)
 
@@ -68,6 +73,7 @@ class CandidateTable(ExploreBase):
 class ExploreStepTable(ExploreBase):
     """A step: an action with its screens before and after, or a fault that cost one.
 
+    `step` is the number that its desktop took before it began; several desktops end their steps in another order, that of `revision`.
     `kind` is explore (the chooser's action), replay (an action on the way back), model_fault or desktop_fault. `arrived_by` says how the
     desktop came to the screen of a step: stay, snapshot, replay or restart. `candidate` is the JSON form of what was done where it was
     done, `outcome` a `StepOutcome`, `cause` of a fault its sentence.
@@ -88,3 +94,4 @@ class ExploreStepTable(ExploreBase):
     reason: Mapped[str]
     cause: Mapped[str | None]
     at_s: Mapped[float]
+    revision: Mapped[int]

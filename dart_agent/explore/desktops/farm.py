@@ -2,8 +2,9 @@
 
 Role: `FarmDesktop` is an `ExplorableDesktop` on a lease. Rule: the application is started once; that state is the root snapshot, to which
 `restart` goes back. A lease that is lost, or whose desktop died, is replaced by a copy of the root; where that is gone, too, the
-application is started anew. Errors of the farm and of the desktop are `DesktopFaultError`. The application in front is the class of the
-active window. Non-goals: which desktops a farm has.
+application is started anew. A desktop and its forks have one root: a new one takes the place of the old one, which is deleted, for all of
+them. Errors of the farm and of the desktop are `DesktopFaultError`. The application in front is the class of the active window. Non-goals:
+which desktops a farm has.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import logging
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -38,6 +40,19 @@ _WINDOWS = TypeAdapter(list[dict[str, Any]])
 NoteRoot = Callable[[str], None]
 
 
+@dataclass
+class RootSnapshot:
+    """The snapshot of the started application, which a desktop shares with its forks.
+
+    Attributes:
+        snapshot: Its id; None: not taken yet.
+        note: Takes the id of a new one.
+    """
+
+    snapshot: str | None = None
+    note: NoteRoot | None = None
+
+
 class FarmDesktop:
     """A desktop of a farm. Make the first one with `start`.
 
@@ -45,18 +60,14 @@ class FarmDesktop:
         farm: The farm.
         lease: The desktop.
         app: The command that starts the application.
-        root: Id of the snapshot of the started application; None: not taken yet.
-        note_root: Takes the id of a new root.
+        root: The snapshot of the started application.
     """
 
-    def __init__(
-        self, farm: AsyncFarmClient, lease: AsyncLease, app: str, root: str | None, note_root: NoteRoot | None = None
-    ) -> None:
+    def __init__(self, farm: AsyncFarmClient, lease: AsyncLease, app: str, root: RootSnapshot) -> None:
         self._farm = farm
         self._lease = lease
         self._app = app
         self._root = root
-        self._note_root = note_root or (lambda _root: None)
 
     @classmethod
     async def start(
@@ -87,13 +98,12 @@ class FarmDesktop:
         if root is not None:
             with contextlib.suppress(DartEnvError):
                 lease = await farm.lease(shape, snapshot_id=root)
-        if lease is None:
-            root = None
-            async with _faults():
-                lease = await farm.lease(shape)
-        desktop = cls(farm, lease, app, root, note_root)
-        if root is None:
-            await desktop._launch()
+        if lease is not None:
+            return cls(farm, lease, app, RootSnapshot(root, note_root))
+        async with _faults():
+            lease = await farm.lease(shape)
+        desktop = cls(farm, lease, app, RootSnapshot(root, note_root))
+        await desktop._launch()
         return desktop
 
     async def observe(self) -> ScreenView:
@@ -112,24 +122,23 @@ class FarmDesktop:
 
     async def restart(self) -> None:
         """As `ExplorableDesktop`."""
-        if self._root is not None and not self._lease.lost:
+        if self._root.snapshot is not None and not self._lease.lost:
             try:
-                await self._lease.restore(self._root)
+                await self._lease.restore(self._root.snapshot)
                 return
             except DartEnvError as error:
                 log.warning("The desktop is replaced, because its root did not restore: %s", error)
         shape, lost = self._lease.shape, self._lease
         async with _faults():
             await lost.aclose()
-            try:
-                self._lease = await self._farm.lease(shape, snapshot_id=self._root)
-            except DartEnvError:
-                if self._root is None:
-                    raise
-                self._root = None
-                self._lease = await self._farm.lease(shape)
-        if self._root is None:
-            await self._launch()
+            if self._root.snapshot is not None:
+                try:
+                    self._lease = await self._farm.lease(shape, snapshot_id=self._root.snapshot)
+                    return
+                except DartEnvError as error:
+                    log.warning("The application is started anew, because there is no copy of its root: %s", error)
+            self._lease = await self._farm.lease(shape)
+        await self._launch()
 
     async def save(self) -> str:
         """As `ExplorableDesktop`."""
@@ -148,7 +157,7 @@ class FarmDesktop:
 
     async def discard_root(self) -> None:
         """Delete the root snapshot; a later exploration starts the application anew."""
-        root, self._root = self._root, None
+        root, self._root.snapshot = self._root.snapshot, None
         if root is not None:
             await self.discard(root)
 
@@ -172,8 +181,13 @@ class FarmDesktop:
             if not await wait_started(self._lease, before, 1, START_TIMEOUT_S):
                 raise DesktopFaultError(f"{self._app!r} showed no window within {START_TIMEOUT_S:g} s")
             await self._lease.step([], START_SETTLE)
-        self._root = await self.save()
-        self._note_root(self._root)
+        made = await self.save()
+        old, self._root.snapshot = self._root.snapshot, made
+        if self._root.note is not None:
+            self._root.note(made)
+        if old is not None:
+            with contextlib.suppress(DesktopFaultError):  # it is gone already where it did not restore
+                await self.discard(old)
 
     async def _active_window(self) -> tuple[str, str]:
         """Class and title of the active window; "" for both without one."""

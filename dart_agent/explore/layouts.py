@@ -1,0 +1,73 @@
+"""Tables of an earlier layout, brought to that of today.
+
+Role: `upgrade_layout` gives an exploration that an earlier version stored the columns that it lacks. Rule: nothing that was stored is
+changed, and an upgrade that was killed is repeated. Non-goals: the tables of today (`dart_agent.explore.tables`).
+
+Layout 1 had no revisions: its steps have the time at which they were stored, its screens and candidates the number of a step. From these
+the order is made anew, so that nothing comes after its first use. With one desktop it is the order that was; with several it is one of
+those that were possible.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, inspect, select, text, update
+from sqlalchemy.orm import Session
+
+from dart_agent.explore.tables import CandidateTable, ExplorationTable, ExploreStepTable, ScreenTable
+
+LAYOUT = 2
+"""Number of the layout of today."""
+
+
+def upgrade_layout(engine: Engine, layout: int | None) -> bool:
+    """Bring the tables of an exploration to the layout of today.
+
+    Args:
+        engine: The database.
+        layout: The layout that it has.
+
+    Returns:
+        Whether there is a way from there.
+    """
+    if layout != 1:
+        return False
+    for table in (ExplorationTable, ScreenTable, CandidateTable, ExploreStepTable):
+        name = table.__tablename__
+        if "revision" not in {column["name"] for column in inspect(engine).get_columns(name)}:
+            with engine.begin() as connection:
+                connection.execute(text(f"ALTER TABLE {name} ADD COLUMN revision INTEGER NOT NULL DEFAULT 0"))
+    with Session(engine) as session, session.begin():
+        newest = _number_revisions(session)
+        session.execute(update(ExplorationTable).values(layout=LAYOUT, revision=newest))
+    return True
+
+
+def _number_revisions(session: Session) -> int:
+    """Number what layout 1 stored; the newest revision."""
+    of_step: dict[int, int] = {}
+    to_screen: dict[int, int | None] = {}
+    of_screen: dict[int, int] = {}
+    first_use: dict[tuple[int, str], int] = {}
+    steps = session.scalars(select(ExploreStepTable).order_by(ExploreStepTable.at_s, ExploreStepTable.step)).all()
+    end = len(steps) + 1
+    for revision, step in enumerate(steps, 1):
+        step.revision = of_step[step.step] = revision
+        to_screen[step.step] = step.to_screen
+        for screen_id in (step.from_screen, step.to_screen):
+            if screen_id is not None:
+                of_screen.setdefault(screen_id, revision)
+        if step.from_screen is not None and step.key is not None:
+            first_use.setdefault((step.from_screen, step.key), revision)
+    after, found_step = end, {}
+    for screen in session.scalars(select(ScreenTable).order_by(ScreenTable.screen_id.desc())):
+        known = 0 if screen.found_step == 0 else of_screen.get(screen.screen_id, end)
+        screen.revision = of_screen[screen.screen_id] = after = min(after, known)
+        found_step[screen.screen_id] = screen.found_step
+    for one in session.scalars(select(CandidateTable)):
+        first = of_screen[one.screen_id]
+        if one.found_step == found_step[one.screen_id]:
+            one.revision = first
+            continue
+        by_step = of_step.get(one.found_step, end) if to_screen.get(one.found_step) == one.screen_id else end
+        one.revision = max(first, min(by_step, first_use.get((one.screen_id, one.key), end)))
+    return end
