@@ -1,13 +1,17 @@
 """The multimodal model chooses in context, with Q-values as incentive (Q-ICRL).
 
 Role: `ModelChooser` shows a model the screenshot with numbered marks, a table of the candidates and the latest steps, and reads its choice.
-Rule: at most `shown` candidates are shown, drawn without replacement with probabilities softmax(Q / temperature); the table has the Q-value
-of each, how often it was tried and where it led. Without Q (`use_q = False`, the ablation) they are drawn evenly and the table has neither.
-An answer is `{"choice": NUMBER, "text": TEXT, "reason": TEXT}` or begins with the number; one that names no shown number, no answer, and an
-endpoint that fails are a `ModelFaultError`, which costs the explorer one step. Non-goals: the endpoint's protocol and retries
-(`dart_agent.chat_api.endpoint_policy`; any `Policy` will do).
+Rule: at most `shown` candidates are shown, drawn without replacement with probabilities softmax(Q / temperature). With Q they are the
+untried ones as long as the screen has any, each with its Q-value; what was tried here stands below them without a number, with how often
+and where it led. Where all was tried, all is offered. Without Q (`use_q = False`, the ablation) they are drawn evenly from everything, and
+Q-values, tries and destinations are not shown. An answer is `{"choice": NUMBER, "text": TEXT, "reason": TEXT}` or begins with the number;
+one that names no shown number, no answer, and an endpoint that fails are a `ModelFaultError`, which costs the explorer one step. Non-goals:
+the endpoint's protocol and retries (`dart_agent.chat_api.endpoint_policy`; any `Policy` will do).
 
-Source: GUI-Bee (arXiv 2501.13896): values from experience go into the context of a model that is not trained. The words are ours.
+Source: GUI-Bee (arXiv 2501.13896): values from experience go into the context of a model that is not trained. The words are ours. To offer
+only what is untried is a deviation: digests of GUI-Bee say that it samples from all candidates of a screen. Here `next_screen` has brought
+the desktop to something untried, and the value of a tried candidate is that of where it leads, close to 1 in a young graph: such candidates
+would crowd out what the desktop came for.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ from dart_agent.explore.candidates import CandidateAction
 from dart_agent.explore.choosers import Choice, ChoiceContext, GreatestQChooser, PlaceContext
 from dart_agent.explore.drawing import draw_marks
 from dart_agent.types import Policy, PolicyRequest, SamplingParams
-from dart_envs.actions import is_typeable
 from dart_envs.clock import SYSTEM_CLOCK, wait_for
 from dart_envs.observations.geometry import model_size
 from dart_envs.observations.transforms import resize_image
@@ -40,7 +43,8 @@ MAX_TEXT = 80
 MAX_PICTURE_PIXELS = 1280 * 800
 PICTURE_MULTIPLE = 28
 ANSWER_TOKENS = 200
-_NUMBER = re.compile(r"\s*\[?(\d+)\b")
+_NUMBER = re.compile(r"\s*\[?(\d{1,6})\b")
+_DIGITS = re.compile(r"\d{1,6}")
 
 
 class ModelChooser:
@@ -86,11 +90,7 @@ class ModelChooser:
         Raises:
             ModelFaultError: The model gave no usable answer.
         """
-        values = [
-            context.graph.q.value(context.screen_id, one.key) if self._use_q else 0.0 for one in context.candidates
-        ]
-        indices = draw_softmax(values, self._shown, self._temperature, context.rng)
-        shown = [context.candidates[index] for index in indices]
+        shown = self._draw(context, self._untried(context) or context.candidates)
         answer = await ask_model(
             self._model,
             SYSTEM_PROMPT,
@@ -104,9 +104,24 @@ class ModelChooser:
         candidate = shown[number - 1]
         return Choice(candidate.with_text(text) if text else candidate, reason)
 
+    def _untried(self, context: ChoiceContext) -> list[CandidateAction]:
+        """What was never tried here; nothing without Q, which knows of no tries."""
+        q, place = context.graph.q, context.screen_id
+        return [one for one in context.candidates if not q.tries(place, one.key)] if self._use_q else []
+
+    def _draw(self, context: ChoiceContext, candidates: Sequence[CandidateAction]) -> list[CandidateAction]:
+        q, place = context.graph.q, context.screen_id
+        values = [q.value(place, one.key) if self._use_q else 0.0 for one in candidates]
+        return [candidates[at] for at in draw_softmax(values, self._shown, self._temperature, context.rng)]
+
     def _question(self, context: ChoiceContext, shown: Sequence[CandidateAction]) -> str:
         lines = [f"Application {context.view.application!r}, window {context.view.window!r}. Candidates:"]
         lines += [f"[{number}] {self._row(context, one)}" for number, one in enumerate(shown, 1)]
+        if untried := self._untried(context):
+            keys = {one.key for one in untried}
+            tried = [one for one in context.candidates if one.key not in keys]
+            rows = [f"- {self._row(context, one)}" for one in self._draw(context, tried)]
+            lines += ["Tried here before:", *rows] if rows else []
         if context.history:
             lines += ["Latest steps:", *context.history]
         return "\n".join(lines)
@@ -204,12 +219,12 @@ def parse_choice(answer: str, count: int) -> tuple[int, str, str]:
     number = record.get("choice")
     if not record and (found := _NUMBER.match(answer)):
         number = int(found[1])
-    if isinstance(number, str) and number.strip().isdecimal():
+    if isinstance(number, str) and _DIGITS.fullmatch(number.strip()):
         number = int(number)
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= count:
         raise ModelFaultError(f"the answer names none of the numbers 1 to {count}: {answer[:200]!r}")
-    text = str(record.get("text") or "")[:MAX_TEXT]
-    return number, text if is_typeable(text) else "", str(record.get("reason") or "")[:200]
+    text, reason = (_words(record.get(name)) for name in ("text", "reason"))
+    return number, text[:MAX_TEXT], reason[:200]
 
 
 def parse_json_object(answer: str) -> dict[str, Any]:
@@ -219,7 +234,8 @@ def parse_json_object(answer: str) -> dict[str, Any]:
         answer: The model's text.
 
     Returns:
-        The object; empty where there is none.
+        The object; empty where there is none. Where one of its values is a string, it holds no NUL and no half of a surrogate pair, which
+        JSON can write and neither a database nor a request can hold: there are question marks instead.
     """
     start = answer.find("{")
     while start >= 0:
@@ -228,8 +244,18 @@ def parse_json_object(answer: str) -> dict[str, Any]:
         except (ValueError, RecursionError):
             start = answer.find("{", start + 1)
             continue
-        return found if isinstance(found, dict) else {}
+        values = found.items() if isinstance(found, dict) else ()
+        return {key: _storable(value) if isinstance(value, str) else value for key, value in values}
     return {}
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+
+
+def _words(value: object) -> str:
+    """A text or a number as text; "" for anything else."""
+    return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 
 
 def _fit(picture: RgbImage) -> RgbImage:

@@ -129,8 +129,9 @@ async def test_an_exploration_becomes_files_that_grounding_reads(tmp_path: Path)
 class ScriptedAuthor:
     """Writes queries, answers which element is meant, or fails."""
 
-    def __init__(self, *, choice: int | None, fail: bool = False) -> None:
+    def __init__(self, *, choice: int | None, fail: bool = False, functional: str = "open it") -> None:
         self.choice = choice
+        self.functional = functional
         self.fail = fail
 
     async def complete(self, request: PolicyRequest) -> Completion:
@@ -138,7 +139,7 @@ class ScriptedAuthor:
             raise PolicyUnavailableError("status 500")
         text = json.dumps({"choice": self.choice})
         if request.request_id.startswith("query"):
-            text = json.dumps({"visual": "the left one", "functional": "open it", "outcome": 5})
+            text = json.dumps({"visual": "the left one", "functional": self.functional, "outcome": 5})
         return Completion(text, (), (), (), (), FinishReason.STOP)
 
 
@@ -156,6 +157,9 @@ async def test_a_query_of_a_model_stays_where_the_model_finds_its_element(
         assert faults == 0
         by_rules, faults = await model_queries(store, transition, ScriptedAuthor(choice=None, fail=True))
         assert (by_rules, faults) == (rule_queries(transition), 1)
+        broken, faults = await model_queries(store, transition, ScriptedAuthor(choice=choice, functional="open \ud800"))
+        assert faults == 0
+        assert kept == ("open ?" in {query.text for query in broken})
 
 
 def _png() -> bytes:

@@ -126,26 +126,69 @@ class ScriptedModel:
 async def test_the_model_sees_q_values_and_history_and_its_number_is_taken() -> None:
     graph = graph_of({1: ["a", "b"]})
     graph.record(1, "a", StepOutcome.NO_CHANGE, 1)
-    model = ScriptedModel('Sure: {"choice": 2, "text": "", "reason": "new"}')
+    model = ScriptedModel('Sure: {"choice": 1, "text": "", "reason": "new"}', "[2]")
     choice = await ModelChooser(model).choose(context(graph, 1))
     assert (choice.candidate.key, choice.reason) == ("b", "new")
     (request,) = model.asked
-    text = request.messages[1]["content"][-1]["text"]
-    assert "[1] click push button 'a'; Q=0.00; tried 1 times; led to nothing visible" in text
-    assert "Q=1.00; tried 0 times" in text
+    text = question(request)
+    assert "[1] click push button 'b'; Q=1.00; tried 0 times" in text
+    assert "- click push button 'a'; Q=0.00; tried 1 times; led to nothing visible" in text
     assert "- clicked x" in text
     assert len(request.images) == 1
+    graph.record(1, "b", StepOutcome.LEFT, None)
+    assert (await ModelChooser(model).choose(context(graph, 1))).candidate.key == "b"
+    text = question(model.asked[1])
+    assert "[1] click push button 'a'; Q=0.00; tried 1 times; led to nothing visible" in text
+    assert "[2] click push button 'b'; Q=-1.00; tried 1 times; led to leaving the application" in text
     plain = ScriptedModel("1")
     await ModelChooser(plain, use_q=False).choose(context(graph, 1))
-    assert "Q=" not in plain.asked[0].messages[1]["content"][-1]["text"]
+    assert "Q=" not in question(plain.asked[0])
+    assert "tried" not in question(plain.asked[0])
+
+
+def question(request: PolicyRequest) -> str:
+    return str(request.messages[1]["content"][-1]["text"])
+
+
+async def test_what_was_tried_does_not_crowd_out_what_the_desktop_came_for() -> None:
+    """Known ways to untried screens have Q-values near 1, more than an untried element that elsewhere did nothing."""
+    names = [chr(ord("a") + number) for number in range(20)]
+    graph = graph_of({1: [*names, "last"], 2: [*names, "last", "far"]})
+    for name in names:
+        graph.record(1, name, StepOutcome.NEW_EDGE, 2)
+    graph.record(2, "last", StepOutcome.NO_CHANGE, 2)
+    assert graph.q.value(1, "last") < graph.q.value(1, "a") == pytest.approx(0.9)
+    for seed in range(20):
+        model = ScriptedModel("1")
+        assert (await ModelChooser(model, shown=5).choose(context(graph, 1, seed))).candidate.key == "last"
+        assert question(model.asked[0]).count("led to screen 2") == 5
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "no idea", '{"choice": 3}', '{"choice": true}', "[" * 5000, '{"choice": null}', "{" * 9]
+    "answer",
+    [
+        "",
+        "no idea",
+        '{"choice": 3}',
+        '{"choice": true}',
+        "[" * 5000,
+        '{"choice": null}',
+        "{" * 9,
+        "1" * 5000,
+        '{"choice": ' + "1" * 5000 + "}",
+        '{"choice": "' + "1" * 5000 + '"}',
+    ],
 )
 def test_nonsense_is_a_fault_of_the_model(answer: str) -> None:
     with pytest.raises(ModelFaultError):
         parse_choice(answer, 2)
+
+
+def test_what_no_database_can_hold_does_not_get_there() -> None:
+    number, text, reason = parse_choice(r'{"choice": 1, "text": "a\ud800", "reason": "\udfff \u0000 \ud83d\ude00"}', 2)
+    assert (number, text, reason) == (1, "a?", "? ? \N{GRINNING FACE}")
+    deep = "[" * 400 + "]" * 400
+    assert parse_choice(f'{{"choice": 2, "text": 42, "reason": {deep}}}', 2) == (2, "42", "")
 
 
 def test_softmax_draws_great_values_more_often_and_never_twice() -> None:
