@@ -149,7 +149,7 @@ def show(
 
 @ground_app.command("generate")
 def generate(
-    out: Annotated[Path, typer.Argument(help="a new folder")],
+    out: Annotated[Path, typer.Argument(help="a new folder, or that of a call that did not finish")],
     image: Annotated[str, typer.Option(help="desktop image: desktop, or basic for a small benchmark")] = "desktop",
     seed: Annotated[int, typer.Option(help="chooses states, questions, splits and novel applications")] = 0,
     application: Annotated[list[str] | None, typer.Option(help="only this one; may be given again")] = None,
@@ -183,7 +183,7 @@ def generate(
             desktops=desktops,
             farm_url=farm_url,
         )
-        check_folder(out)
+        check_folder(out, plan)
         manifest = asyncio.run(generate_benchmark(plan, out, lambda line: typer.echo(line, err=True)))
         typer.echo(
             json.dumps({name: manifest[name] for name in ("samples", "by_split", "by_kind", "novel", "missing")})

@@ -2,8 +2,10 @@
 
 Role: `generate` walks the applications of an image on desktops of a farm and writes a folder; `write_benchmark` writes one from screens.
 Rule: the folder appears with `manifest.json` last, so that a folder without it is not complete; what was asked is checked before a desktop
-is leased. Applications do not depend on each other, so that the number of desktops changes nothing but the time. Non-goals: which questions
-there are (`dart_agent.grounding.desktop_ground.benchmark`).
+is leased. Applications do not depend on each other, so that the number of desktops changes nothing but the time. A farm or a desktop that
+fails costs the application that was being walked, which the manifest names with the cause, and another desktop is leased; finished
+applications are on disk until the benchmark is complete, and a second call with the same folder goes on from there. Non-goals: which
+questions there are (`dart_agent.grounding.desktop_ground.benchmark`).
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,20 @@ from dart_agent.errors import AgentError, ConfigError
 from dart_agent.grounding.datasets.formats import SAMPLES_FILE
 from dart_agent.grounding.desktop_ground.applications import GroundApplication, find_applications
 from dart_agent.grounding.desktop_ground.benchmark import NOVEL, SPLITS, BenchmarkScreen, make_benchmark
+from dart_agent.grounding.desktop_ground.kept_screens import KeptScreens
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen
 from dart_agent.grounding.desktop_ground.walk import ApplicationMissing, snapshot_of, walk_application
 from dart_agent.grounding.samples import write_samples
+from dart_envs.errors import DartEnvError
 from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.farm.lease import AsyncLease
 from dart_envs.observations.annotated_screens import write_file_atomically
 from dart_envs.observations.transforms import encode_png
-from dart_server.wire import DesktopShape
+from dart_server.wire import DesktopShape, SnapshotView
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
+MANIFEST, IMAGES = "manifest.json", "images"
 NAME = "desktop-ground"
 LEASE_WAIT_S = 300.0
 
@@ -66,18 +72,53 @@ class GroundPlan:
         """The desktop to lease."""
         return DesktopShape(image=self.image, resolution=self.resolution)
 
+    def screens(self) -> dict[str, Any]:
+        """What decides the screens, which calls that share a folder must agree on."""
+        return {"image": self.image, "resolution": list(self.resolution), "seed": self.seed, "states": self.states}
 
-def check_folder(folder: Path) -> None:
+
+def check_folder(folder: Path, plan: GroundPlan) -> None:
     """Check that a benchmark can be written to a folder.
 
     Args:
         folder: The folder.
+        plan: What is to be generated.
 
     Raises:
-        ConfigError: It has files already.
+        ConfigError: It has files already, other than those that an unfinished call with the same plan kept.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    differing = (
+        None
+        if not folder.is_dir() or (folder / MANIFEST).exists()
+        else KeptScreens(folder).differs_from(plan.screens())
+    )
+    if differing is None:
         raise ConfigError(f"{folder} is not empty: give a new folder")
+    if differing:
+        raise ConfigError(
+            f"{folder} holds screens of an unfinished benchmark with other values of {', '.join(differing)}: give the same ones, or a "
+            "new folder"
+        )
+
+
+@dataclass
+class _Walk:
+    """What the desktops of one call share."""
+
+    plan: GroundPlan
+    kept: KeptScreens
+    progress: Callable[[str], None]
+    waiting: deque[GroundApplication]
+    walked: dict[str, list[CapturedScreen]]
+    digests: set[str]
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def leave_out(self, application: GroundApplication, cause: Exception) -> None:
+        """Count an application as missing."""
+        self.missing[application.name] = str(cause)
+        self.progress(f"{application.name} is left out: {cause}")
 
 
 async def generate(plan: GroundPlan, folder: Path, progress: Callable[[str], None]) -> dict[str, Any]:
@@ -85,70 +126,92 @@ async def generate(plan: GroundPlan, folder: Path, progress: Callable[[str], Non
 
     Args:
         plan: What to generate.
-        folder: A new folder.
+        folder: A new folder, or that of an unfinished call with the same plan.
         progress: Called with a line per application.
 
     Returns:
         The manifest.
 
     Raises:
-        ConfigError: The plan is wrong, or the folder has files.
-        AgentError: There are fewer questions than asked for; the folder is not written.
-        DartEnvError: The farm or a desktop failed.
+        ConfigError: The plan is wrong, or the folder has other files.
+        AgentError: There are fewer questions than asked for; the screens are kept.
+        DartEnvError: The farm has no desktop; the screens of finished applications are kept.
     """
     chosen = find_applications(plan.image, plan.applications)
-    check_folder(folder)
-    waiting = deque(chosen.applications)
-    walked: dict[str, list[CapturedScreen]] = {}
-    missing: dict[str, str] = {}
-    digests: set[str] = set()
+    check_folder(folder, plan)
+    kept = KeptScreens(folder)
+    walk = _begin(plan, kept, chosen.applications, progress)
     try:
-        async with await AsyncFarmClient.connect(plan.farm_url) as farm, asyncio.TaskGroup() as group:
-            for _ in range(min(plan.desktops, len(waiting))):
-                group.create_task(_work(farm, plan, waiting, walked, missing, digests, progress))
+        if walk.waiting:
+            async with await AsyncFarmClient.connect(plan.farm_url) as farm, asyncio.TaskGroup() as group:
+                for _ in range(min(plan.desktops, len(walk.waiting))):
+                    group.create_task(_work(farm, walk))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    screens = [screen for name in sorted(walked) for screen in walked[name]]
+    screens = [screen for name in sorted(walk.walked) for screen in walk.walked[name]]
     benchmark = make_benchmark(screens, plan.seed, per_screen=plan.per_screen)
     count, least = sum(len(screen.samples) for screen in benchmark), plan.least or chosen.least
     if count < least:
+        again = f"; the same command walks {', '.join(sorted(walk.missing))} again" if walk.missing else ""
         raise AgentError(
-            f"{len(walked)} applications gave {count} questions, fewer than {least}: raise --states or --per-screen, or lower --least"
+            f"{len(walk.walked)} applications gave {count} questions, fewer than {least}: raise --per-screen, lower --least, or give a new "
+            f"folder and more --states{again}. The screens are kept in {folder}"
         )
     told = {
-        "image": plan.image,
-        "image_digests": sorted(digests),
-        "resolution": list(plan.resolution),
-        "seed": plan.seed,
-        "states": plan.states,
+        **plan.screens(),
+        "image_digests": sorted(walk.digests),
         "per_screen": plan.per_screen,
-        "missing": missing,
+        "missing": walk.missing,
     }
-    return write_benchmark(folder, benchmark, told)
+    shutil.rmtree(folder / IMAGES, ignore_errors=True)  # what a call left that was killed while it wrote
+    manifest = write_benchmark(folder, benchmark, told)
+    kept.discard()
+    return manifest
 
 
-async def _work(
-    farm: AsyncFarmClient,
-    plan: GroundPlan,
-    waiting: deque[GroundApplication],
-    walked: dict[str, list[CapturedScreen]],
-    missing: dict[str, str],
-    digests: set[str],
-    progress: Callable[[str], None],
-) -> None:
-    """One desktop: it walks the next application until none waits."""
-    async with await farm.lease(plan.shape(), wait_s=LEASE_WAIT_S) as lease, snapshot_of(farm, lease) as base:
-        digests.add(lease.image_digest)
-        while waiting:
-            application = waiting.popleft()
-            try:
-                screens = await walk_application(farm, lease, base, application, plan.states, plan.seed)
-            except ApplicationMissing as error:
-                missing[application.name] = str(error)
-                progress(str(error))
-                continue
-            walked[application.name] = screens
-            progress(f"{application.name}: {len(screens)} screens")
+def _begin(
+    plan: GroundPlan, kept: KeptScreens, applications: Sequence[GroundApplication], progress: Callable[[str], None]
+) -> _Walk:
+    """What is to be walked, and what an unfinished call has walked already."""
+    kept.begin(plan.screens())
+    walk = _Walk(plan, kept, progress, deque(), {}, set())
+    for application in applications:
+        found = kept.read(application.name)
+        if found is None:
+            walk.waiting.append(application)
+            continue
+        digest, walk.walked[application.name] = found
+        walk.digests.add(digest)
+        progress(f"{application.name}: {len(found[1])} screens, kept by an earlier call")
+    return walk
+
+
+async def _work(farm: AsyncFarmClient, walk: _Walk) -> None:
+    """One desktop after the other, until no application waits: another one after each failure of farm or desktop."""
+    while walk.waiting:
+        async with (
+            await farm.lease(walk.plan.shape(), wait_s=LEASE_WAIT_S) as lease,
+            snapshot_of(farm, lease) as base,
+        ):
+            await _walk_on(farm, lease, base, walk)
+
+
+async def _walk_on(farm: AsyncFarmClient, lease: AsyncLease, base: SnapshotView, walk: _Walk) -> None:
+    """Walk applications on one desktop, until none waits or the desktop or its farm fails."""
+    while walk.waiting:
+        application = walk.waiting.popleft()
+        try:
+            screens = await walk_application(farm, lease, base, application, walk.plan.states, walk.plan.seed)
+        except ApplicationMissing as error:
+            walk.leave_out(application, error)
+            continue
+        except DartEnvError as error:
+            walk.leave_out(application, error)
+            return
+        await asyncio.to_thread(walk.kept.add, application.name, lease.image_digest, screens)
+        walk.walked[application.name] = screens
+        walk.digests.add(lease.image_digest)
+        walk.progress(f"{application.name}: {len(screens)} screens")
 
 
 def write_benchmark(folder: Path, benchmark: Sequence[BenchmarkScreen], told: dict[str, Any]) -> dict[str, Any]:
@@ -162,7 +225,7 @@ def write_benchmark(folder: Path, benchmark: Sequence[BenchmarkScreen], told: di
     Returns:
         The manifest.
     """
-    (folder / "images").mkdir(parents=True, exist_ok=True)
+    (folder / IMAGES).mkdir(parents=True, exist_ok=True)
     for one in benchmark:
         write_file_atomically(folder / one.image, encode_png(one.screen.pixels))
     samples = [sample for one in benchmark for sample in one.samples]

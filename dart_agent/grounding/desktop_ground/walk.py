@@ -19,7 +19,7 @@ from dart_agent.grounding.desktop_ground.capture import LiveState, ScreenUnstabl
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen, ScreenElement, center
 from dart_agent.grounding.desktop_ground.visibility import MENUS, Visibility, visibilities
 from dart_agent.grounding.desktop_ground.wording import shown_name
-from dart_envs.errors import GuestError
+from dart_envs.errors import DartEnvError, GuestError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.setup.windows import wait_started, window_ids
@@ -111,7 +111,7 @@ def _box(element: ScreenElement) -> tuple[float, float, float, float]:
 
 @asynccontextmanager
 async def snapshot_of(farm: AsyncFarmClient, lease: AsyncLease) -> AsyncIterator[SnapshotView]:
-    """A snapshot of a desktop as it is now, for as long as the context lasts.
+    """A snapshot of a desktop as it is now, for as long as the context lasts; one that cannot be deleted is left to the farm.
 
     Args:
         farm: The farm.
@@ -124,7 +124,10 @@ async def snapshot_of(farm: AsyncFarmClient, lease: AsyncLease) -> AsyncIterator
     try:
         yield taken
     finally:
-        await farm.delete_snapshot(taken.snapshot_id)
+        try:
+            await farm.delete_snapshot(taken.snapshot_id)
+        except DartEnvError as error:
+            log.warning("The snapshot %s is not deleted: %s", taken.snapshot_id, error)
 
 
 async def walk_application(
@@ -145,6 +148,7 @@ async def walk_application(
 
     Raises:
         ApplicationMissing: None of its starts opened a window.
+        DartEnvError: The farm or the desktop failed; another desktop is needed.
     """
     screens: list[CapturedScreen] = []
     starts = list(application.starts.items())

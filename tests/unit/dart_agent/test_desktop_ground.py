@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from dart_agent.cli import app
+from dart_agent.errors import AgentError, ConfigError
 from dart_agent.grounding.datasets.formats import ReadableFormat, read_dataset
+from dart_agent.grounding.desktop_ground import generate as generating
 from dart_agent.grounding.desktop_ground.benchmark import NOVEL, PER_TARGET, choose_novel, make_benchmark
-from dart_agent.grounding.desktop_ground.generate import write_benchmark
+from dart_agent.grounding.desktop_ground.generate import GroundPlan, check_folder, generate, write_benchmark
+from dart_agent.grounding.desktop_ground.kept_screens import UNFINISHED
 from dart_agent.grounding.desktop_ground.places import colour_shares, line_of, neighbour
 from dart_agent.grounding.desktop_ground.queries import find_queries
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen, read_elements
 from dart_agent.grounding.desktop_ground.visibility import Visibility, visibilities
-from dart_agent.grounding.desktop_ground.walk import find_dialog_items, find_openers
+from dart_agent.grounding.desktop_ground.walk import ApplicationMissing, find_dialog_items, find_openers
 from dart_agent.grounding.samples import read_image, read_samples
+from dart_envs.errors import FarmError
 from tests.unit.dart_agent.drawn_screens import USUAL, Node, button, captured, tree, window
 
 
@@ -330,6 +338,91 @@ def test_generate_checks_what_was_asked_before_it_starts_a_farm(tmp_path: Path) 
         assert code == 2, text
         assert sentence in text
     assert not (tmp_path / "new").exists()
+
+
+class StubFarm:
+    """A farm that gives desktops without anything on them, and counts them."""
+
+    def __init__(self) -> None:
+        self.leased = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def lease(self, _shape: object, *, wait_s: float) -> StubLease:
+        self.leased += 1
+        return StubLease()
+
+    async def delete_snapshot(self, _snapshot_id: str) -> None:
+        raise FarmError("the farm is away", code="unreachable")
+
+
+class StubLease:
+    """A desktop of `StubFarm`."""
+
+    image_digest = "sha256:1"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def snapshot(self) -> SimpleNamespace:
+        return SimpleNamespace(snapshot_id="snap_1")
+
+
+def stub_walks(monkeypatch: pytest.MonkeyPatch, failing: dict[str, Exception]) -> tuple[StubFarm, list[str]]:
+    """Applications of the image `basic` show drawn screens, except those that fail; the names in the order of walking."""
+    farm, names = StubFarm(), []
+
+    async def connect(_url: str | None) -> StubFarm:
+        return farm
+
+    async def walk(_farm: object, _lease: object, _base: object, one: Any, _states: int, _seed: int) -> list[Any]:
+        names.append(one.name)
+        if one.name in failing:
+            raise failing[one.name]
+        return screens((one.name,), 3)
+
+    monkeypatch.setattr(generating.AsyncFarmClient, "connect", connect)
+    monkeypatch.setattr(generating, "walk_application", walk)
+    return farm, names
+
+
+async def test_a_desktop_that_fails_costs_its_application_and_a_second_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing: dict[str, Exception] = {
+        "thunar": FarmError("the restore failed", code="snapshot_failed"),
+        "galculator": ApplicationMissing("galculator opened no window"),
+    }
+    farm, names = stub_walks(monkeypatch, failing)
+    plan = GroundPlan(image="basic", least=10_000)
+    lines: list[str] = []
+    with pytest.raises(AgentError, match="the same command walks galculator, thunar again"):
+        await generate(plan, tmp_path, lines.append)
+    assert names == ["mousepad", "thunar", "lxterminal", "galculator", "zenity"]
+    assert farm.leased == 2, "a desktop that failed is given back, and another one is leased"
+    assert "thunar is left out: the restore failed" in lines
+    with pytest.raises(ConfigError, match="unfinished benchmark with other values of seed"):
+        check_folder(tmp_path, replace(plan, seed=1))
+
+    names.clear()
+    failing.clear()
+    failing["galculator"] = FarmError("the host failed", code="host_fault")
+    manifest = await generate(replace(plan, least=10), tmp_path, lines.append)
+    assert names == ["thunar", "galculator"]
+    assert manifest["missing"] == {"galculator": "the host failed"}
+    assert sorted(manifest["by_application"]) == ["lxterminal", "mousepad", "thunar", "zenity"]
+    assert not await asyncio.to_thread((tmp_path / UNFINISHED).exists)
+    fresh = await generate(replace(plan, least=10), tmp_path.with_name("fresh"), lines.append)
+    assert fresh == manifest, "screens that were kept give the same questions as screens of one call"
+    with pytest.raises(ConfigError, match="is not empty"):
+        check_folder(tmp_path, plan)
 
 
 def test_show_draws_targets_on_pictures_and_a_sheet(tmp_path: Path) -> None:
