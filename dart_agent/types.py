@@ -62,7 +62,8 @@ class PolicyRequest:
     images: model-input images, uint8 [H, W, 3], already resized (`dart_agent.prompts.builder`). image_sha256: their content hashes in the
     same order, by which an engine finds features that it has computed before; empty: not known.
     prefix_ids_P: ids that this prompt continues exactly: an earlier prompt and the answer sampled to it; empty: a new segment.
-    prefix_messages: how many of `messages` they cover; the last of these is the answer.
+    prefix_messages: how many of `messages` they cover; the last of these is the answer. tools: what the model is given beside the messages,
+    as its own API declares it (`dart_envs.action_formats.ActionFormat.tools`).
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -72,6 +73,7 @@ class PolicyRequest:
     image_sha256: tuple[str, ...] = ()
     prefix_ids_P: tuple[int, ...] = ()
     prefix_messages: int = 0
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

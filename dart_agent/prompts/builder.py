@@ -169,11 +169,15 @@ def _format_spec(action_format: ActionFormat) -> PromptSpec:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages with image place holders, the images they refer to in order, and how written points map to the screen."""
+    """Messages with image place holders, the images they refer to in order, and how written points map to the screen.
+
+    tools: what the API of the model is given beside the messages.
+    """
 
     messages: tuple[Message, ...]
     images: tuple[RgbImage, ...]
     points: PointMap
+    tools: tuple[Mapping[str, Any], ...] = ()
 
 
 class PromptBuilder:
@@ -207,8 +211,10 @@ class PromptBuilder:
     def build_from(self, observation: Observation, present: RgbImage, history: History) -> Prompt:
         """The prompt for the next step, where `present` is the observation's screen in the size that the model gets."""
         shown = [turn.image for turn in history.turns if turn.image is not None]
-        messages = self.messages(observation.instruction, history, (present.shape[1], present.shape[0]))
-        return Prompt(messages, (*shown, present), self.points(observation.screenshot, present))
+        picture_wh = (present.shape[1], present.shape[0])
+        messages = self.messages(observation.instruction, history, picture_wh)
+        tools = () if self.spec.format is None else self.spec.format.tools(picture_wh)
+        return Prompt(messages, (*shown, present), self.points(observation.screenshot, present), tools)
 
     def messages(self, instruction: str, history: History, picture_wh: tuple[int, int]) -> tuple[Message, ...]:
         """The messages of the next step's prompt; its last image is the present screen, of (width, height) `picture_wh`."""

@@ -402,6 +402,7 @@ class _EpisodeRecorder:
             image_sha256=hashes,
             prefix_ids_P=prefix,
             prefix_messages=len(self.messages) + 1 if prefix else 0,
+            tools=prompt.tools,
         )
 
     def count(

@@ -2,8 +2,9 @@ r"""Anthropic's computer toolset: `tool_use` blocks, one per action.
 
 Role: `AnthropicComputerFormat`. Rule: an answer is what the API gives, as JSON: the message, its list of content blocks, or one block; a
 list without a call is the end. The toolset of 2026 names the action by the tool; the tools `computer_2024…` and `computer_2025…` name it by
-`action` in the input; both are read. An endpoint that has no such tools is asked in our own words for a list of blocks, with `done` and
-`fail` beside the members of the toolset. Non-goals: the Messages API's client.
+`action` in the input; both are read. An API that has the tools is given their declaration; an endpoint that has not is asked in our own
+words for a list of blocks, with `done` and `fail` beside the members of the toolset. Non-goals: the Messages API's client
+(`dart_agent.chat_api.messages_api`).
 
     left_click right_click middle_click double_click triple_click    coordinate (else at the pointer), text: keys held meanwhile
     left_click_drag   start_coordinate (else from the pointer), coordinate, text         left_mouse_down left_mouse_up   at the pointer
@@ -14,7 +15,8 @@ list without a call is the end. The toolset of 2026 names the action by the tool
 A screen larger than 1280x720 pixels in all is shown at that size, and points are pixels of what is shown. An answer that holds
 `[INFEASIBLE]` and no call says that the task cannot be done.
 
-Sources: `anthropic/types/beta/beta_computer_*_input.py` and `beta_computer_toolset_20260801.py` of anthropic 2.10.0; the size and
+Sources: `anthropic/types/beta/beta_computer_*_input.py`, `beta_computer_toolset_20260801_param.py` and
+`beta_tool_computer_use_20251124_param.py` of anthropic 2.10.0; the size and
 `[INFEASIBLE]` from OSWorld's agent for Claude.
 """
 
@@ -35,7 +37,7 @@ from dart_envs.action_formats.base import (
     conversation,
     read_answer,
 )
-from dart_envs.action_formats.openai_computer import INFEASIBLE
+from dart_envs.action_formats.openai_computer import INFEASIBLE, TOOL_PROMPT
 from dart_envs.action_formats.tool_calls import (
     click_at,
     ending,
@@ -44,6 +46,7 @@ from dart_envs.action_formats.tool_calls import (
     number,
     point,
     pointer_after,
+    raise_if_not_performed,
     required,
     text_field,
     wheel_clicks,
@@ -73,6 +76,8 @@ Answer with one JSON list of calls, which are performed in order before you see 
 {{"type": "tool_use", "name": "done", "input": {{}}}}  when the task is done, "fail" when it cannot be done
 
 Coordinates are pixels of the picture, which has {width}x{height}, from its top left corner."""
+TOOLS = ("computer_toolset_20260801", "computer_20251124", "computer_20250124")
+"""Versions of the tool, the newest first."""
 
 _CLICKS = {
     "left_click": ActionType.CLICK,
@@ -84,10 +89,15 @@ _CLICKS = {
 _CLICK_NAMES = {kind: name for name, kind in _CLICKS.items()}
 _DIRECTIONS = {"up": (0, 1), "down": (0, -1), "left": (-1, 0), "right": (1, 0)}
 _NOTHING = frozenset({"screenshot", "zoom", "cursor_position"})
+_NOT_OFFERED = ("zoom", "cursor_position")
+"""Members of the toolset that ask for something else than the next screenshot."""
 
 
 class AnthropicComputerFormat:
     """Anthropic's computer toolset.
+
+    Args:
+        tool: The version of the tool that the API is given, one of `TOOLS`; None: the prompt asks in our own words.
 
     Attributes:
         name: Name of the format.
@@ -101,15 +111,22 @@ class AnthropicComputerFormat:
     stop: tuple[str, ...] = ()
     expresses = frozenset(ActionType)
 
+    def __init__(self, tool: str | None = None) -> None:
+        self._tool = tool
+
     def messages(self, instruction: str, turns: Sequence[PastTurn], picture_wh: tuple[int, int]) -> tuple[Message, ...]:
-        """Write the prompt for an endpoint without the toolset; see `ActionFormat.messages`."""
-        system = PROMPT.format(width=picture_wh[0], height=picture_wh[1])
+        """Write the prompt, which describes the actions where the API has no tool; see `ActionFormat.messages`."""
+        system = TOOL_PROMPT if self._tool else PROMPT.format(width=picture_wh[0], height=picture_wh[1])
         return conversation(system, f"The task: {instruction}", turns, [turn.text for turn in turns])
 
     def tools(self, picture_wh: tuple[int, int]) -> tuple[Mapping[str, Any], ...]:
-        """Return the toolset of the Messages API."""
-        del picture_wh
-        return ({"type": "computer_toolset_20260801"},)
+        """Return the toolset of the Messages API, or its older tool; none where the prompt asks in our own words."""
+        if self._tool is None:
+            return ()
+        if self._tool == TOOLS[0]:
+            return ({"type": self._tool, "configs": {name: {"enabled": False} for name in _NOT_OFFERED}},)
+        size = {"display_width_px": picture_wh[0], "display_height_px": picture_wh[1]}
+        return ({"type": self._tool, "name": TOOLSET, **size},)
 
     def parse(self, answer: str, points: PointMap, pointer: tuple[int, int] = (0, 0)) -> ParsedAnswer | ParseError:
         """Read an answer; see `ActionFormat.parse`."""
@@ -185,6 +202,7 @@ def _calls(value: Any) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str], 
     for block in blocks:
         if not isinstance(block, dict):
             raise ActionError("A content block is a JSON object.", ActionFault.BAD_SYNTAX)
+        raise_if_not_performed(block)
         kind = block.get("type")
         if kind in ("text", "thinking"):
             said.append(text_field(block, "A text block", kind))

@@ -1,8 +1,9 @@
 r"""OpenAI's `computer` tool: batches of actions in `computer_call` items.
 
 Role: `OpenaiComputerFormat`. Rule: an answer is what the API gives, as JSON: the response, its list of output items, or one item; a list
-without a call is the end. An endpoint that has no such tool is asked in our own words for `{"actions": [...]}`, with `done` and `fail`
-beside the actions of the API. Non-goals: the Responses API's client.
+without a call is the end. An API that has the tool is given its declaration; an endpoint that has not is asked in our own words for
+`{"actions": [...]}`, with `done` and `fail` beside the actions of the API. Non-goals: the Responses API's client
+(`dart_agent.chat_api.responses_api`).
 
     click double_click move   x, y; click: button left, right, wheel, back, forward     keys held meanwhile: `keys`
     drag                      path of points                                             scroll   x, y, scroll_x, scroll_y in pixels
@@ -11,7 +12,8 @@ beside the actions of the API. Non-goals: the Responses API's client.
 Points are pixels of the screenshot. `back` and `forward` are the shortcuts of browsers, because a desktop has three buttons. A
 `screenshot` alone performs nothing. An answer that holds `[INFEASIBLE]` and no call says that the task cannot be done.
 
-Sources: `openai/types/responses/computer_action.py`, `response_computer_tool_call.py` and `computer_tool.py` of openai 3.51.0;
+Sources: `openai/types/responses/computer_action.py`, `response_computer_tool_call.py`, `computer_tool.py` and
+`computer_use_preview_tool.py` of openai 3.51.0;
 `[INFEASIBLE]` from OSWorld's agents for closed models.
 """
 
@@ -41,6 +43,7 @@ from dart_envs.action_formats.tool_calls import (
     keys,
     number,
     parse_json,
+    raise_if_not_performed,
     required,
     text_field,
     wheel_clicks,
@@ -75,6 +78,11 @@ Answer with one JSON object, {{"actions": [...]}}, whose actions are performed i
 {{"type": "done"}}  when the task is done, {{"type": "fail"}} when it cannot be done
 
 x and y are pixels of the picture, which has {width}x{height}, from its top left corner."""
+TOOL_PROMPT = f"""You operate a computer with your tool, by looking at its screen. Nobody answers questions.
+Answer without a call only at the end: with one sentence when the task is done, with {INFEASIBLE} and the reason when it cannot be done."""
+"""System prompt where the model has the tool of its vendor."""
+TOOLS = ("computer", "computer_use_preview")
+"""Versions of the tool, the newest first."""
 
 _BUTTONS = {"left": ActionType.CLICK, "right": ActionType.RIGHT_CLICK, "wheel": ActionType.MIDDLE_CLICK}
 _SHORTCUTS = {"back": ("alt", "left"), "forward": ("alt", "right")}
@@ -83,6 +91,10 @@ _KEY_NAMES = {"up": "ARROWUP", "down": "ARROWDOWN", "left": "ARROWLEFT", "right"
 
 class OpenaiComputerFormat:
     """The `computer` tool of OpenAI's Responses API.
+
+    Args:
+        tool: The version of the tool that the API is given, one of `TOOLS`; None: the prompt asks in our own words.
+        environment: What `computer_use_preview` is told about the computer.
 
     Attributes:
         name: Name of the format.
@@ -96,15 +108,23 @@ class OpenaiComputerFormat:
     stop: tuple[str, ...] = ()
     expresses = frozenset(ActionType) - {ActionType.TRIPLE_CLICK}
 
+    def __init__(self, tool: str | None = None, environment: str = "linux") -> None:
+        self._tool = tool
+        self._environment = environment
+
     def messages(self, instruction: str, turns: Sequence[PastTurn], picture_wh: tuple[int, int]) -> tuple[Message, ...]:
-        """Write the prompt for an endpoint without the tool; see `ActionFormat.messages`."""
-        system = PROMPT.format(width=picture_wh[0], height=picture_wh[1])
+        """Write the prompt, which describes the actions where the API has no tool; see `ActionFormat.messages`."""
+        system = TOOL_PROMPT if self._tool else PROMPT.format(width=picture_wh[0], height=picture_wh[1])
         return conversation(system, f"The task: {instruction}", turns, [turn.text for turn in turns])
 
     def tools(self, picture_wh: tuple[int, int]) -> tuple[Mapping[str, Any], ...]:
-        """Return the tool of the Responses API."""
-        del picture_wh
-        return ({"type": "computer"},)
+        """Return the tool of the Responses API; none where the prompt asks in our own words."""
+        if self._tool is None:
+            return ()
+        if self._tool == TOOLS[0]:
+            return ({"type": self._tool},)
+        size = {"display_width": picture_wh[0], "display_height": picture_wh[1]}
+        return ({"type": self._tool, **size, "environment": self._environment},)
 
     def parse(self, answer: str, points: PointMap, pointer: tuple[int, int] = (0, 0)) -> ParsedAnswer | ParseError:
         """Read an answer; see `ActionFormat.parse`. Every action of the tool that needs a point has one."""
@@ -171,6 +191,7 @@ def _calls(value: Any) -> tuple[list[Any], list[str], bool]:
     for item in value:
         if not isinstance(item, dict):
             raise ActionError("An output item is a JSON object.", ActionFault.BAD_SYNTAX)
+        raise_if_not_performed(item)
         kind = item.get("type")
         if kind in ("message", "reasoning"):
             said += _texts(item.get("content")) + _texts(item.get("summary"))

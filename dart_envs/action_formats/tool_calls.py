@@ -24,6 +24,8 @@ OPENINGS = ("<tool_call>", "\N{ALEMBIC}", "\N{TRIANGULAR RULER}")
 """What begins a call; the two signs are what Qwen2.5-VL's training data has in its place here and there."""
 CLOSINGS = ("</tool_call>", "\N{ALEMBIC}", "\N{TRIANGULAR RULER}")
 END_OF_REASONING = "</think>"
+NOT_PERFORMED = "not_performed"
+"""Type of an item in the place of an answer that was cut off, refused, or needs a consent that is not given."""
 
 
 def parse_json(text: str) -> Any:
@@ -131,6 +133,19 @@ def find_json(answer: str) -> tuple[str, Any]:
 def _first(text: str, marks: Sequence[str], start: int) -> tuple[int, str] | None:
     found = [(place, mark) for mark in marks if (place := text.find(mark, start)) >= 0]
     return min(found) if found else None
+
+
+def raise_if_not_performed(item: Mapping[str, Any]) -> None:
+    """Refuse what a client puts in the place of an answer that must not be performed: `{"type": "not_performed", "reason": ...}`.
+
+    Args:
+        item: An item of an answer.
+
+    Raises:
+        ActionError: It is such an item; the reason is the client's.
+    """
+    if item.get("type") == NOT_PERFORMED:
+        raise ActionError(str(item.get("reason")), ActionFault.NO_ACTION)
 
 
 def required(arguments: Mapping[str, Any], name: str, field: str) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from action_format_cases import past_turns, point_map, sample_action, turn_shape, turn_texts
 
 from dart_envs.action_formats import ParsedAnswer, ParseError, make_format
+from dart_envs.action_formats.anthropic_computer import AnthropicComputerFormat
 from dart_envs.errors import ActionError, ActionFault
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType, DecodedAction
@@ -128,10 +129,30 @@ def test_an_endpoint_without_the_toolset_is_asked_for_the_same_json() -> None:
     messages = FORMAT.messages("Open it", past_turns(1, 0), (1280, 720))
     assert turn_shape(messages)[1:] == [("user", ["text"]), ("assistant", ["text"]), ("user", ["image"])]
     assert "1280x720" in turn_texts(messages, "system")[0]
-    assert list(FORMAT.tools((1280, 720))) == [{"type": "computer_toolset_20260801"}]
+    assert FORMAT.tools((1280, 720)) == ()
     parsed = FORMAT.parse('Stop.\n[{"type": "tool_use", "name": "done", "input": {}}]', POINTS)
     assert isinstance(parsed, ParsedAnswer)
     assert parsed.action == Action(ActionType.DONE)
+
+
+def test_an_api_with_the_tools_is_given_their_declaration_and_no_description_of_the_actions() -> None:
+    (toolset,) = AnthropicComputerFormat("computer_toolset_20260801").tools((1280, 720))
+    assert toolset == {
+        "type": "computer_toolset_20260801",
+        "configs": {"zoom": {"enabled": False}, "cursor_position": {"enabled": False}},
+    }
+    older = AnthropicComputerFormat("computer_20251124")
+    assert older.tools((1280, 720)) == (
+        {"type": "computer_20251124", "name": "computer", "display_width_px": 1280, "display_height_px": 720},
+    )
+    (system,) = turn_texts(older.messages("Open it", (), (1280, 720)), "system")
+    assert "tool_use" not in system
+    assert "[INFEASIBLE]" in system
+
+
+def test_what_a_client_must_not_perform_keeps_its_reason() -> None:
+    parsed = FORMAT.parse('[{"type": "not_performed", "reason": "The model refused."}]', POINTS)
+    assert parsed == ParseError(ActionFault.NO_ACTION, "The model refused.")
 
 
 @pytest.mark.parametrize(

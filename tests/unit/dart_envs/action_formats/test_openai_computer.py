@@ -10,6 +10,7 @@ import pytest
 from action_format_cases import past_turns, point_map, sample_action, turn_shape, turn_texts
 
 from dart_envs.action_formats import ParsedAnswer, ParseError, make_format
+from dart_envs.action_formats.openai_computer import OpenaiComputerFormat
 from dart_envs.errors import ActionError, ActionFault
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, ActionType, DecodedAction
@@ -123,7 +124,23 @@ def test_an_endpoint_without_the_tool_is_asked_for_the_same_json() -> None:
     assert parsed.thought == "Click it, then stop."
     assert isinstance(parsed.action, DecodedAction)
     assert parsed.action.end is ActionType.DONE
-    assert list(FORMAT.tools((1920, 1080))) == [{"type": "computer"}]
+    assert FORMAT.tools((1920, 1080)) == ()
+
+
+def test_an_api_with_the_tool_is_given_its_declaration_and_no_description_of_the_actions() -> None:
+    assert OpenaiComputerFormat("computer").tools((1920, 1080)) == ({"type": "computer"},)
+    preview = OpenaiComputerFormat("computer_use_preview", "ubuntu")
+    assert preview.tools((1024, 768)) == (
+        {"type": "computer_use_preview", "display_width": 1024, "display_height": 768, "environment": "ubuntu"},
+    )
+    (system,) = turn_texts(preview.messages("Open it", (), (1024, 768)), "system")
+    assert "keypress" not in system
+    assert "[INFEASIBLE]" in system
+
+
+def test_what_a_client_must_not_perform_keeps_its_reason() -> None:
+    parsed = FORMAT.parse('[{"type": "not_performed", "reason": "The model refused."}]', POINTS)
+    assert parsed == ParseError(ActionFault.NO_ACTION, "The model refused.")
 
 
 @pytest.mark.parametrize(
