@@ -49,6 +49,21 @@ class PolicyOption(StrEnum):
     TRANSFORMERS = "transformers"
 
 
+class ApiOption(StrEnum):
+    """Which API an endpoint speaks."""
+
+    CHAT = "chat"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+
+
+class SafetyOption(StrEnum):
+    """What becomes of a call with pending safety checks."""
+
+    REFUSE = "refuse"
+    ACKNOWLEDGE = "acknowledge"
+
+
 class Dtype(StrEnum):
     """Number formats of the served model."""
 
@@ -127,6 +142,20 @@ def rollout(
     api_key_variable: Annotated[
         str | None, typer.Option(help="policy endpoint: environment variable that holds the key; default: no key")
     ] = None,
+    api: Annotated[
+        ApiOption,
+        typer.Option(help="policy endpoint: chat completions, OpenAI's Responses API or Anthropic's Messages API"),
+    ] = ApiOption.CHAT,
+    computer_tool: Annotated[
+        str | None, typer.Option(help="api responses or messages: version of the vendor's tool; default: the newest")
+    ] = None,
+    safety_checks: Annotated[
+        SafetyOption, typer.Option(help="api responses: what becomes of a call with pending safety checks")
+    ] = SafetyOption.REFUSE,
+    beta: Annotated[
+        list[str] | None,
+        typer.Option(help="api messages: a value of the header anthropic-beta; default: what the tool needs"),
+    ] = None,
     pointer: Annotated[
         str | None,
         typer.Option(
@@ -148,7 +177,8 @@ def rollout(
     with exit_on_error():
         if policy in (PolicyOption.VLLM, PolicyOption.BLANK) and (model is None) == (addresses is None):
             raise ConfigError(f"policy {policy} needs either --model or --addresses")
-        endpoint = _endpoint(policy, base_url, model_name, api_key_variable)
+        spoken = {"api": api.value, "computer_tool": computer_tool, "safety_checks": safety_checks.value, "betas": beta}
+        endpoint = _endpoint(policy, base_url, model_name, api_key_variable, spoken)
         names = tuple(name for given in tasks for name in select_tasks(given, split).ids)
         desktop = EnvConfig(
             resolution=None if resolution is None else parse_resolution(resolution), font_size=font_size, image=image
@@ -215,19 +245,24 @@ async def _workers_for(settings: Any, addresses: Path | None) -> AsyncIterator[P
             await asyncio.gather(serving, return_exceptions=True)
 
 
-def _endpoint(policy: PolicyOption, base_url: str | None, name: str | None, key_variable: str | None) -> Any:
-    from dart_agent.chat_api.endpoint_policy import EndpointSettings
+def _endpoint(
+    policy: PolicyOption, base_url: str | None, name: str | None, key_variable: str | None, spoken: dict[str, Any]
+) -> Any:
+    """The endpoint of the policy; None: it is no endpoint. spoken: API and tool."""
+    from dart_agent.chat_api.policy_endpoint import PolicyEndpointSettings
 
     if policy is not PolicyOption.ENDPOINT:
         if base_url is not None or key_variable is not None:
             raise ConfigError("--base-url and --api-key-variable are for --policy endpoint")
+        if spoken["api"] != ApiOption.CHAT or spoken["computer_tool"] or spoken["betas"]:
+            raise ConfigError("--api, --computer-tool and --beta are for --policy endpoint")
         return None
     if base_url is None or name is None:
         raise ConfigError("policy endpoint needs --base-url and --model-name")
     try:
-        settings = EndpointSettings(base_url=base_url, model=name, api_key_variable=key_variable)
+        settings = PolicyEndpointSettings(base_url=base_url, model=name, api_key_variable=key_variable, **spoken)
     except ValidationError as error:
-        raise ConfigError(f"--base-url: {format_validation_error(error)}") from error
+        raise ConfigError(f"--policy endpoint: {format_validation_error(error)}") from error
     settings.read_key()
     return settings
 

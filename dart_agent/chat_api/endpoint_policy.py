@@ -1,9 +1,9 @@
-"""Any OpenAI-compatible endpoint as the policy.
+"""Any OpenAI-compatible endpoint as the policy, and others by their dialect.
 
-Role: `EndpointPolicy` is a `Policy` that asks `POST {base_url}/chat/completions`. Rule: pictures go as PNG data URLs; the key comes from
-the environment variable that the settings name, is sent in a header, and appears in no message; failures are tried again as
-`decisions.retries` says. Completions have neither token ids nor log-probs, which marks every step of the trajectory: such a step is never
-trained on. Non-goals: weights and versions of the endpoint, which nobody here knows; evaluation without the agent
+Role: `EndpointPolicy` is a `Policy` that asks `POST {base_url}/chat/completions`, or another API in its `ApiDialect`. Rule: pictures go as
+PNG data URLs; the key comes from the environment variable that the settings name, is sent in a header, and appears in no message; failures
+are tried again as `decisions.retries` says. Completions have neither token ids nor log-probs, which marks every step of the trajectory:
+such a step is never trained on. Non-goals: weights and versions of the endpoint, which nobody here knows; evaluation without the agent
 (`dart_envs.evaluation`).
 """
 
@@ -20,6 +20,7 @@ from typing import Any, Self
 import httpx
 from pydantic import Field, field_validator
 
+from dart_agent.chat_api.api_dialect import ApiDialect
 from dart_agent.chat_api.prompt_overflow import is_prompt_overflow
 from dart_agent.errors import ConfigError, PolicyUnavailableError, PromptTooLongError, RequestRejected, WorkerError
 from dart_agent.inference.decisions import retries
@@ -31,7 +32,8 @@ from dart_envs.observations.transforms import encode_png
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 
-_BUSY_STATUS = frozenset({429, 503})
+_BUSY_STATUS = frozenset({429, 503, 529})
+"""529: Anthropic's, overloaded."""
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 500, 502, 504})
 _MAX_DETAIL = 300
 
@@ -73,7 +75,8 @@ class EndpointSettings(StrictModel):
 class EndpointPolicy:
     """A policy without log-probs. `async with EndpointPolicy(settings)` closes its connections.
 
-    transport: instead of the network, in tests. chance: of the retries' jitter. Raises ConfigError when the key is not there.
+    transport: instead of the network, in tests. chance: of the retries' jitter. dialect: of another API than chat completions. Raises
+    ConfigError when the key is not there.
     """
 
     def __init__(
@@ -83,12 +86,16 @@ class EndpointPolicy:
         clock: Clock = SYSTEM_CLOCK,
         chance: random.Random | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        dialect: ApiDialect | None = None,
     ) -> None:
         self._settings = settings
+        self._dialect = dialect
         self._clock = clock
         self._chance = chance or random.Random()
         self._key = settings.read_key()
         headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        if dialect is not None:
+            headers = dict(dialect.headers(self._key))
         self._http = httpx.AsyncClient(headers=headers, timeout=settings.attempt_timeout_s, transport=transport)
         self._retry = RetrySettings(
             deadline_s=settings.deadline_s,
@@ -112,7 +119,8 @@ class EndpointPolicy:
         Raises PromptTooLongError when the prompt is longer than the model takes, RequestRejected when the endpoint refuses the request for
         another reason, PolicyUnavailableError when it gives no answer.
         """
-        body = await asyncio.to_thread(self._body, request)
+        write = self._body if self._dialect is None else self._dialect.body
+        body = await asyncio.to_thread(write, request)
         # The same for all attempts: an endpoint that knows this header answers a repeated request once.
         headers = {"Idempotency-Key": uuid.uuid4().hex}
         began_s = self._clock.monotonic()
@@ -130,7 +138,7 @@ class EndpointPolicy:
             await self._clock.sleep(decision.delay_s)
 
     async def _attempt(self, body: dict[str, Any], headers: dict[str, str]) -> Completion:
-        url = f"{self._settings.base_url}/chat/completions"
+        url = f"{self._settings.base_url}/{'chat/completions' if self._dialect is None else self._dialect.path}"
         try:
             reply = await self._http.post(url, json=body, headers=headers)
         except httpx.TimeoutException as error:
@@ -145,6 +153,8 @@ class EndpointPolicy:
             detail = self._without_key(reply.text)[:_MAX_DETAIL]
             refused = PromptTooLongError if is_prompt_overflow(reply.status_code, reply.text) else RequestRejected
             raise refused(f"{self._settings.base_url} refused (status {reply.status_code}): {detail}")
+        if self._dialect is not None:
+            return self._read(self._dialect, body, reply)
         try:
             answer = reply.json()
             choice = answer["choices"][0]
@@ -163,6 +173,13 @@ class EndpointPolicy:
             worker=self._settings.model,
             counted_tokens=_counted_tokens(answer),
         )
+
+    def _read(self, dialect: ApiDialect, body: dict[str, Any], reply: httpx.Response) -> Completion:
+        try:
+            return dialect.read(body, reply.json())
+        except ValueError as error:
+            detail = self._without_key(reply.text)[:_MAX_DETAIL]
+            raise WorkerError(f"its answer is none of its API, {error}: {detail}", RequestFailure.ENGINE) from None
 
     def _body(self, request: PolicyRequest) -> dict[str, Any]:
         images = iter(request.images)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dart_agent.chat_api.endpoint_policy import EndpointSettings
+from dart_agent.chat_api.policy_endpoint import PolicyEndpointSettings, declare_tool
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.acting.settings import PointerSettings, check_pointer, tell_of_targets
 from dart_agent.prompts.builder import PromptBuilder, PromptSpec, preset
@@ -41,21 +41,24 @@ class RolloutPlan:
     font_size: int | None = 16
     image: str = "basic"
     farm_url: str | None = None
-    endpoint: EndpointSettings | None = None
+    endpoint: PolicyEndpointSettings | None = None
     pointer: PointerSettings | None = None
 
     @property
     def prompt_spec(self) -> PromptSpec:
         """How its prompts look."""
-        return tell_of_targets(preset(self.prompt)) if self.pointer else preset(self.prompt)
+        spec = declare_tool(preset(self.prompt), self.endpoint)
+        return tell_of_targets(spec) if self.pointer else spec
 
     def check(self) -> None:
         """Check it before anything starts.
 
-        Raises `dart_envs.errors.TaskError` for a task that does not exist, and ConfigError for a pointer that does not go with the policy.
+        Raises `dart_envs.errors.TaskError` for a task that does not exist, and ConfigError for a pointer that does not go with the policy,
+        or a tool that does not go with the prompt.
         """
         try:
             check_pointer(self.policy, self.pointer, preset(self.prompt))
+            declare_tool(preset(self.prompt), self.endpoint)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         for task_id in self.tasks:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
+from dart_agent.chat_api.policy_endpoint import PolicyEndpointSettings, open_endpoint
 from dart_agent.grounding.acting.following import FollowingPolicy
 from dart_agent.grounding.acting.planner import TransformersPlanner
 from dart_agent.grounding.acting.pointer import Pointer
@@ -73,7 +73,7 @@ async def open_policy_factory(
     spec: PromptSpec,
     addresses: Path | None,
     *,
-    endpoint: EndpointSettings | None = None,
+    endpoint: PolicyEndpointSettings | None = None,
     pointer: PointerSettings | None = None,
     seed: int = 0,
     clock: Clock | None = None,
@@ -136,7 +136,7 @@ async def _open_policies(
     kind: str,
     spec: PromptSpec,
     addresses: Path | None,
-    endpoint: EndpointSettings | None,
+    endpoint: PolicyEndpointSettings | None,
     seed: int,
     clock: Clock,
 ) -> AsyncIterator[OpenPolicies]:
@@ -149,7 +149,7 @@ async def _open_policies(
         return
     if kind == "endpoint":
         assert endpoint is not None, "checked by WorkerConfig"
-        async with EndpointPolicy(endpoint, clock=clock) as remote:
+        async with open_endpoint(endpoint, clock=clock) as remote:
             yield OpenPolicies(lambda task, env: remote)
         return
     from dart_agent.inference.addresses import wait_for_addresses

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from dart_agent.chat_api.endpoint_policy import EndpointSettings
+from dart_agent.chat_api.policy_endpoint import PolicyEndpointSettings, declare_tool
 from dart_agent.data_client.address import DataManagerAddress
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.acting.settings import PointerSettings, check_pointer, tell_of_targets
@@ -69,7 +69,7 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
     images: Path | str
     folder: Path | None = None
     addresses: Path | None = None
-    endpoint: EndpointSettings | None = None
+    endpoint: PolicyEndpointSettings | None = None
     pointer: PointerSettings | None = None
     screens: Path | None = None
     metrics: Path | None = None
@@ -86,8 +86,8 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
 
     @property
     def prompt_spec(self) -> PromptSpec:
-        """How its prompts look; with a pointer, they say that targets may be described."""
-        spec = super().prompt_spec
+        """How its prompts look; with a pointer, they say that targets may be described, with a vendor's API, they declare its tool."""
+        spec = declare_tool(super().prompt_spec, self.endpoint)
         return spec if self.pointer is None else tell_of_targets(spec)
 
     @property
@@ -109,6 +109,7 @@ class WorkerConfig(PromptSettings, DataManagerAddress):
         if (self.policy == "endpoint") != (self.endpoint is not None):
             raise ValueError("policy endpoint needs `endpoint`, where the model is, and no other policy has it")
         check_pointer(self.policy, self.pointer, super().prompt_spec)
+        declare_tool(super().prompt_spec, self.endpoint)
         if self.policy != "oracle" and self.screens is not None:
             raise ValueError(
                 "`screens` is for the policy oracle only: no other episode may look at the accessibility tree"

@@ -21,6 +21,17 @@ from dart_envs.types import Action, ActionType, Observation
 from dart_server.wire import A11yElement
 from tests.unit.dart_agent.fakes import item
 
+ENDPOINT = [
+    "rollout",
+    "basics/press_button/0001",
+    "--policy",
+    "endpoint",
+    "--base-url",
+    "http://h/v1",
+    "--model-name",
+    "m",
+]
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -29,6 +40,12 @@ from tests.unit.dart_agent.fakes import item
         (["rollout", "basics/press_button/0001", "--policy", "vllm"], "needs either --model or --addresses"),
         (["rollout", "basics/press_button/0001", "--policy", "endpoint"], "needs --base-url and --model-name"),
         (["rollout", "basics/press_button/0001", "--base-url", "http://h/v1"], "are for --policy endpoint"),
+        (["rollout", "basics/press_button/0001", "--api", "messages"], "are for --policy endpoint"),
+        (
+            [*ENDPOINT, "--api", "responses", "--computer-tool", "computer_20251124"],
+            "there are computer, computer_use_preview",
+        ),
+        ([*ENDPOINT, "--api", "responses", "--computer-tool", "computer"], "choose the prompt openai-computer"),
         (
             [
                 "rollout",

@@ -174,6 +174,6 @@ async def test_a_rollout_worker_takes_it_by_its_settings(tmp_path: Path) -> None
     places = {"socket": tmp_path / "s", "images": tmp_path / "i"}
     with pytest.raises(ValidationError, match="policy endpoint needs `endpoint`"):
         WorkerConfig(policy="endpoint", **places)
-    config = WorkerConfig(policy="endpoint", endpoint=SETTINGS, **places)
+    config = WorkerConfig(policy="endpoint", endpoint=SETTINGS.model_dump(), **places)
     async with open_policy_factory("endpoint", preset("tiny"), None, endpoint=config.endpoint) as policies:
         assert isinstance(policies.make(None, None), EndpointPolicy)  # type: ignore[arg-type]
