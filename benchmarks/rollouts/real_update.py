@@ -1,31 +1,39 @@
 """Weight updates and prefix caches of real vLLM workers on CPUs.
 
 Role: `measure` starts two workers of the tiny model and measures on them, one after the other: `prefix`, how much of the prompts of a
-ten-turn episode is in the cache; `update`, what new weights on one worker cost the other. Rule: tokens are those that the other engine
-counted from the moment it is asked to read the weights to the end of the swap, against equally long windows before and after, in the same
-run; answers are compared with a transformers forward of the version that is said to have written each token. Non-goals: pass or fail;
-GPUs.
+ten-turn episode is in the cache (`prefix_hits`); `update`, what new weights on one worker cost the other. Rule: the updater of the product
+brings a worker to a version; tokens are those that the other engine counted from the moment the version is published to the end of the
+swap, against equally long windows before and after, in the same run; answers are compared with a transformers forward of the version that
+is said to have written each token. Non-goals: pass or fail; GPUs.
+
+    requests_lost                           got no answer
+    requests_repeated                       attempts that a worker began to sample after the first one of their request
+    requests_answered_twice                 answers after the first one of their request
+    attempts_refused_by_draining_workers    sampled nothing, and went to the other worker
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shutil
 import statistics
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.rollouts.prefix_hits import TURNS, measure_hits
+from benchmarks.rollouts.request_sends import CountedClient, SendLog
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.pool import PoolMember, VllmPool
 from dart_agent.inference.settings import PublishedWeights, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor, local_workers
+from dart_agent.inference.weight_updater import roll_out
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, PolicyRequest, SamplingParams
@@ -36,8 +44,6 @@ TOKENS = 48
 SETTLE_S = 0.5
 WINDOW_S = 0.2
 COUNTER = "vllm:generation_tokens_total"
-TURNS = 10
-WORDS_OF_SYSTEM_PROMPT = 60
 
 
 @dataclass
@@ -74,14 +80,20 @@ async def _measure(only: set[str]) -> dict[str, Any]:
             model=str(model), dtype="float32", max_model_len=2048, max_images=TURNS, threads=1, kv_cache_mib=128
         )
         workers = local_workers([settings] * 2, directory=root / "w", log_dir=root / "logs")
-        clients = [WorkerClient(worker.name, worker.directory) for worker in workers]
+        sends = SendLog()
+        clients = [CountedClient(worker.name, worker.directory, sends) for worker in workers]
+        # The updater follows a pool, so each worker is one of its own, too, beside the pool that requests are sent to.
+        alone = [VllmPool([WorkerClient(worker.name, worker.directory)]) for worker in workers]
         figures: dict[str, Any] = {}
-        async with Supervisor(workers), VllmPool(clients) as pool:
-            await _wait_until_ready(pool, len(workers))
+        async with Supervisor(workers), VllmPool(clients) as pool, contextlib.AsyncExitStack() as stack:
+            for single in alone:
+                await stack.enter_async_context(single)
+            for one in (pool, *alone):
+                await _wait_until_ready(one, len(one.members))
             if "prefix" in only:
-                figures["prefix"] = await _prefix(pool)
+                figures["prefix"] = await measure_hits(pool)
             if "update" in only:
-                figures["update"] = await _update(pool, model, root)
+                figures["update"] = await _update(pool, alone, sends, model, root)
         return figures
 
 
@@ -102,45 +114,7 @@ def _request(request_id: str, messages: list[dict[str, Any]], seeds: list[int], 
     return PolicyRequest(tuple(messages), tuple(_image(seed) for seed in seeds), params, request_id)
 
 
-async def _prefix(pool: VllmPool) -> dict[str, Any]:
-    """Cached share of all prompt tokens of one episode, by how many of its pictures a prompt shows."""
-    return {
-        "hit_rate_full_history": await _episode_hit_rate(pool, "full", TURNS),
-        "hit_rate_last_5_images": await _episode_hit_rate(pool, "last5", 5),
-        "turns": TURNS,
-    }
-
-
-async def _episode_hit_rate(pool: VllmPool, name: str, images: int) -> float:
-    words = " ".join(f"rule {number}" for number in range(WORDS_OF_SYSTEM_PROMPT))
-    messages: list[dict[str, Any]] = [{"role": "system", "content": [{"type": "text", "text": f"{name} {words}"}]}]
-    cached = prompted = 0
-    for turn in range(TURNS):
-        messages.append({"role": "user", "content": [{"type": "image"}, {"type": "text", "text": f"Turn {turn}."}]})
-        shown = _with_images(messages, images)
-        seeds = [1000 + number for number in range(turn + 1)][-images:]
-        completion = await pool.complete(_request(f"{name}.{turn}", shown, seeds, max_tokens=16))
-        cached += completion.cached_prompt_tokens
-        prompted += len(completion.prompt_ids_P)
-        messages.append({"role": "assistant", "content": [{"type": "text", "text": completion.text}]})
-    return cached / prompted
-
-
-def _with_images(messages: list[dict[str, Any]], images: int) -> list[dict[str, Any]]:
-    """The messages with the newest pictures only; texts stay."""
-    left, shown = images, []
-    for message in reversed(messages):
-        content = message["content"]
-        if any(part["type"] == "image" for part in content):
-            if left == 0:
-                content = [part for part in content if part["type"] != "image"]
-            else:
-                left -= 1
-        shown.append({**message, "content": content})
-    return shown[::-1]
-
-
-async def _update(pool: VllmPool, model: Path, root: Path) -> dict[str, Any]:
+async def _update(pool: VllmPool, alone: list[VllmPool], sends: SendLog, model: Path, root: Path) -> dict[str, Any]:
     traffic, stopping = Traffic(), asyncio.Event()
     streams = STREAMS_PER_WORKER * len(pool.members)
     running = [asyncio.create_task(_stream(pool, traffic, stopping, number)) for number in range(streams)]
@@ -151,14 +125,13 @@ async def _update(pool: VllmPool, model: Path, root: Path) -> dict[str, Any]:
         for version in range(1, UPDATES + 1):
             published = await asyncio.to_thread(_publish, versions[version - 1], root / f"v{version}", version)
             versions[version] = published.path
-            for member in pool.members:
+            for member, single in zip(pool.members, alone, strict=True):
                 other = next(one for one in pool.members if one is not member)
                 length_s = windows[-1].during_s if windows else WINDOW_S
-                windows.append(await _measure_swap(member, other, published, length_s))
+                windows.append(await _measure_swap(single, other, published, length_s))
     finally:
         stopping.set()
         await asyncio.gather(*running)
-    times_sent = Counter(request.request_id for request, _ in traffic.done)
     straddling = [one for one in traffic.done if len(one[1].version_spans) > 1]
     compared = [*straddling[:20], *traffic.done[:: max(1, len(traffic.done) // 20)]]
     errors = [_largest_error(versions, request, completion) for request, completion in compared]
@@ -175,7 +148,9 @@ async def _update(pool: VllmPool, model: Path, root: Path) -> dict[str, Any]:
         "paused_ms_max": round(max(1000 * window.paused_s for window in windows), 1),
         "requests": len(traffic.done),
         "requests_lost": traffic.lost,
-        "requests_repeated": sum(count - 1 for count in times_sent.values()),
+        "requests_repeated": sends.repeated,
+        "requests_answered_twice": sends.answered_twice,
+        "attempts_refused_by_draining_workers": sends.refused_attempts,
         "retries": pool.retries,
         "requests_over_two_versions": len(straddling),
         "answers_compared": len(errors),
@@ -195,15 +170,17 @@ class Window:
     paused_s: float
 
 
-async def _measure_swap(member: PoolMember, other: PoolMember, published: PublishedWeights, length_s: float) -> Window:
-    """A control window of `length_s`, the swap, and a control window as long as the swap was; all are measured in the same way."""
+async def _measure_swap(single: VllmPool, other: PoolMember, published: PublishedWeights, length_s: float) -> Window:
+    """A control window of `length_s`, the swap, and a control window as long as the swap was; all are measured in the same way.
+
+    single: the pool of the one worker that is updated.
+    """
     before, before_s = await _control(other, length_s)
     begin, began_s = await _generated(other), time.monotonic()
-    stage_s = await member.client.stage(published)
-    times = await member.client.swap(published.identity)
+    rollout = await roll_out(single, published)
     end, ended_s = await _generated(other), time.monotonic()
     after, after_s = await _control(other, ended_s - began_s)
-    paused_s = times.pause_s + times.load_s
+    (stage_s,), (paused_s,) = rollout.staged_s.values(), rollout.paused_s.values()
     return Window(end - begin, ended_s - began_s, before + after, before_s + after_s, stage_s, paused_s)
 
 
