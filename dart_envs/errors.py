@@ -72,6 +72,10 @@ class StaleFencingTokenError(LeaseLostError):
     """The desktop has a newer fencing token, after a reset or a takeover by another process. Attach to the lease again to go on."""
 
 
+TOO_LARGE_CODE = "too_large"
+"""Code of a `GuestError`: the desktop's answer has more bytes than the farm reads."""
+
+
 class GuestError(DesktopError):
     """The guest agent refused or failed one request; the desktop itself is alive.
 

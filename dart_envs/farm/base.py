@@ -116,7 +116,7 @@ class LeaseLike(Desktop, Protocol):
         params: Mapping[str, str] | None = None,
         json: object | None = None,
         content: bytes | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
     ) -> GuestResponse:
         """Call one of the guest agent's OSWorld routes.
 
@@ -126,7 +126,7 @@ class LeaseLike(Desktop, Protocol):
             params: Query parameters.
             json: Body as JSON.
             content: Body as bytes.
-            timeout_s: Seconds to wait for the answer.
+            timeout_s: Seconds to wait for the answer; None waits until the farm gives it up.
 
         Returns:
             The answer, whatever its status.

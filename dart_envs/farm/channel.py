@@ -1,9 +1,9 @@
 """The binary WebSocket channel to one leased desktop: many steps over one connection.
 
-This module matches answers to requests by their `seq`, splits binary frames, decodes their pixels and errors, and says
-how long a step may take. An answer whose request has timed out is dropped and never given to another request. A broken
-channel fails all waiting requests at once. An early picture is kept until the frame says whether it is the step's
-picture. The module does not reopen channels and does not assign faults (`lease` does both).
+This module matches answers to requests by their `seq`, splits binary frames, and decodes their pixels and errors. An
+answer whose request has timed out is dropped and never given to another request. A broken channel fails all waiting
+requests at once. An early picture is kept until the frame says whether it is the step's picture. The module does not
+reopen channels and does not assign faults (`lease` does both).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import ValidationError
 
-from dart_envs.errors import DartEnvError, FarmError, GuestError
+from dart_envs.errors import DartEnvError, FarmTimeoutError, GuestError
 from dart_envs.farm.transport import CONNECT_TIMEOUT_S, Transport, error_from_envelope, error_from_response
 from dart_envs.types import RgbImage
 from dart_server.wire import (
@@ -27,17 +27,10 @@ from dart_server.wire import (
     ErrorCode,
     FrameHeader,
     FrameSpec,
-    InputEvent,
-    SettleSpec,
     StepRequest,
-    TextEvent,
-    WaitEvent,
 )
 from dart_server.wire.guest_answers import MalformedAnswer, check_frame, check_picture, split_frame
 from dart_server.wire.messages import Connect, HandshakeRefused, MessageSocket, SocketClosed
-
-STEP_GRACE_S = 20.0
-TYPING_S_PER_CHARACTER = 0.05
 
 
 class ChannelClosedError(DartEnvError):
@@ -125,7 +118,7 @@ class LeaseChannel:
 
         Raises:
             ChannelClosedError: If the connection ended.
-            FarmError: With code `timeout`, if the answer did not arrive in time.
+            FarmTimeoutError: If the answer did not arrive in time.
         """
         if self._closed is not None:
             raise ChannelClosedError(str(self._closed), sent=False)
@@ -139,7 +132,7 @@ class LeaseChannel:
                     raise ChannelClosedError(f"The channel to the desktop closed ({closed}).", sent=False) from closed
                 return await answer
         except TimeoutError as error:
-            raise FarmError(f"The desktop did not answer within {timeout_s:.0f} s.", code="timeout") from error
+            raise FarmTimeoutError(f"The desktop did not answer within {timeout_s:.0f} s.", code="timeout") from error
         finally:
             self._waiting.pop(request.seq, None)
             self._early_images.pop(request.seq, None)
@@ -184,25 +177,6 @@ class LeaseChannel:
         await self._socket.aclose()
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
-
-
-def step_timeout_s(events: list[InputEvent], settle: SettleSpec | None) -> float:
-    """Return how long a step may take until its answer is given up.
-
-    Args:
-        events: The events of the step.
-        settle: The settling after them.
-
-    Returns:
-        Seconds.
-    """
-    seconds = STEP_GRACE_S + (settle.cap_ms / 1000 if settle else 0.0)
-    for event in events:
-        if isinstance(event, WaitEvent):
-            seconds += event.ms / 1000
-        elif isinstance(event, TextEvent):
-            seconds += TYPING_S_PER_CHARACTER * len(event.text)
-    return seconds
 
 
 def decode_frame(

@@ -7,18 +7,18 @@ Input and screenshots are in `lease`, credentials and the owners of failures are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from dart_envs.errors import FarmError, GuestError
+from dart_envs.errors import FarmError, GuestError, TooManyRequestsError
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.channel import envelope_code
 from dart_envs.farm.lease_base import LeaseBase
-from dart_envs.farm.transport import REPLY_GRACE_S, malformed_answer_error
+from dart_envs.farm.transport import malformed_answer_error
 from dart_envs.farm.tunnel import open_tunnel
 from dart_envs.types import Evidence
 from dart_server.wire import (
@@ -31,10 +31,23 @@ from dart_server.wire import (
     ExecReply,
     ExecRequest,
 )
+from dart_server.wire.desktop import (
+    A11Y_LIMIT_S,
+    EVIDENCE_LIMIT_S,
+    EVIDENCE_TURN_S,
+    FILE_LIMIT_S,
+    PROGRAM_GRACE_S,
+    client_limit_s,
+    passed_through_limit_s,
+)
+from dart_server.wire.evidence import MAX_EVIDENCE_NBYTES
 from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
-A11Y_TIMEOUT_S = 30.0
-EVIDENCE_TIMEOUT_S = 60.0
+A11Y_TIMEOUT_S = client_limit_s(A11Y_LIMIT_S)
+FILE_TIMEOUT_S = client_limit_s(FILE_LIMIT_S)
+EVIDENCE_TIMEOUT_S = client_limit_s(EVIDENCE_TURN_S + EVIDENCE_LIMIT_S)
+ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Pauses while the answers of other desktops take all the room that the farm has for them."""
 _ELEMENTS = TypeAdapter(list[A11yElement])
 _PROGRAM, _CLOCK = TypeAdapter(ExecReply), TypeAdapter(ClockView)
 _WINDOWS = TypeAdapter(dict[str, list[dict[str, Any]]])
@@ -48,7 +61,8 @@ class GuestCalls(LeaseBase):
 
     async def a11y(self) -> list[A11yElement]:
         """Return the showing elements of the accessibility tree."""
-        return _validated(_ELEMENTS, await self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
+        content = await self._once_there_is_room(lambda: self.call("GET", "/a11y", timeout_s=A11Y_TIMEOUT_S))
+        return _validated(_ELEMENTS, content)
 
     async def terminal(self) -> str:
         """Return the text of the focused terminal window, empty without one."""
@@ -94,7 +108,9 @@ class GuestCalls(LeaseBase):
             stdin=stdin,
             detach=detach,
         )
-        content = await self.call("POST", "/execute", body=request, timeout_s=timeout_s + REPLY_GRACE_S)
+        content = await self.call(
+            "POST", "/execute", body=request, timeout_s=client_limit_s(timeout_s + PROGRAM_GRACE_S)
+        )
         return _validated(_PROGRAM, content)
 
     async def read_file(self, path: str) -> bytes | None:
@@ -105,11 +121,18 @@ class GuestCalls(LeaseBase):
 
         Returns:
             The content, or None when there is no such file.
+
+        Raises:
+            GuestError: With code `too_large` for a file of more than 256 MiB.
         """
-        response = await self.request("GET", "/files", params={"path": path})
-        if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
-            return None
-        return await self.content_or_raise(response, "GET /files")
+
+        async def read() -> bytes | None:
+            response = await self.request("GET", "/files", params={"path": path}, timeout_s=FILE_TIMEOUT_S)
+            if response.status == 404 and envelope_code(response.content) in {None, ErrorCode.GUEST_ERROR}:
+                return None
+            return await self.content_or_raise(response, "GET /files")
+
+        return await self._once_there_is_room(read)
 
     async def evidence(self, queries: Sequence[EvidenceQuery]) -> Evidence:
         """Return what the host sees of the desktop at one moment; no program of the desktop takes part in the answer.
@@ -124,11 +147,27 @@ class GuestCalls(LeaseBase):
             FarmError: With code `capability_missing` where the farm's provider cannot look from outside.
         """
         request = EvidenceRequest(queries=list(queries))
-        message = await self.call("POST", "/evidence", body=request, timeout_s=EVIDENCE_TIMEOUT_S)
+        message = await self._once_there_is_room(
+            lambda: self.call("POST", "/evidence", body=request, timeout_s=EVIDENCE_TIMEOUT_S)
+        )
+        if len(message) > MAX_EVIDENCE_NBYTES:
+            raise FarmError(
+                f"The evidence has {len(message)} bytes, more than the {MAX_EVIDENCE_NBYTES} of the protocol.",
+                code="bad_evidence",
+            )
         try:
             return await asyncio.to_thread(Evidence.parse, message)
         except ValueError as error:
             raise FarmError(f"The evidence cannot be read: {error}", code="bad_evidence") from error
+
+    async def _once_there_is_room(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Make a call that changes nothing, again while the farm refuses it because of what else is under way."""
+        for pause_s in ROOM_PAUSES_S:
+            try:
+                return await read()
+            except TooManyRequestsError:
+                await self._clock.sleep(pause_s)
+        return await read()
 
     async def write_file(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
         """Write a file inside the desktop as the desktop's user; missing parent directories are created.
@@ -138,7 +177,9 @@ class GuestCalls(LeaseBase):
             content: The content.
             mode: Permission bits.
         """
-        await self.call("PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"})
+        await self.call(
+            "PUT", "/files", content=content, params={"path": path, "mode": f"{mode:04o}"}, timeout_s=FILE_TIMEOUT_S
+        )
 
     async def activate_window(self, title: str, *, strict: bool = False) -> bool:
         """Raise and focus the first window with a title.
@@ -188,7 +229,7 @@ class GuestCalls(LeaseBase):
         params: Mapping[str, str] | None = None,
         json: object | None = None,
         content: bytes | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
     ) -> GuestResponse:
         """Call one of the guest agent's OSWorld routes.
 
@@ -198,7 +239,7 @@ class GuestCalls(LeaseBase):
             params: Query parameters.
             json: Body as JSON.
             content: Body as bytes.
-            timeout_s: Seconds to wait for the answer.
+            timeout_s: Seconds to wait for the answer; None waits until the farm gives it up.
 
         Returns:
             The guest agent's answer, whatever its status.
@@ -206,12 +247,17 @@ class GuestCalls(LeaseBase):
         Raises:
             DartEnvError: If the farm or the desktop failed before the guest agent answered.
         """
-        reply = await self.request(
-            method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=timeout_s
-        )
-        if reply.status >= 400 and not reply.from_guest and envelope_code(reply.content) is not None:
-            await self.content_or_raise(reply, f"{method} {path}")
-        return reply
+        limit_s = client_limit_s(passed_through_limit_s(path)) if timeout_s is None else timeout_s
+
+        async def send() -> GuestResponse:
+            reply = await self.request(
+                method, f"/guest/{path.lstrip('/')}", params=params, json=json, content=content, timeout_s=limit_s
+            )
+            if reply.status >= 400 and not reply.from_guest and envelope_code(reply.content) is not None:
+                await self.content_or_raise(reply, f"{method} {path}")
+            return reply
+
+        return await (self._once_there_is_room(send) if method == "GET" else send())
 
     @asynccontextmanager
     async def tunnel(self, port: int) -> AsyncIterator[tuple[str, int]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dart_envs.errors import DartEnvError, FarmError, SnapshotBrokenError
-from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_frame, step_timeout_s
+from dart_envs.farm.channel import ChannelClosedError, channel_error, decode_frame
 from dart_envs.farm.guest_calls import GuestCalls
 from dart_envs.farm.routes import EVENTS, event_params
 from dart_envs.farm.transport import REPLY_GRACE_S, Transport, malformed_answer_error
@@ -39,6 +39,7 @@ from dart_server.wire import (
     SnapshotView,
     StepRequest,
 )
+from dart_server.wire.desktop import client_limit_s, step_limit_s
 from dart_server.wire.guest_answers import MalformedAnswer
 
 log = logging.getLogger(__name__)
@@ -143,13 +144,13 @@ class AsyncLease(GuestCalls):
             The screenshot with its header.
 
         Raises:
-            GuestError: If the guest agent refused the events; the desktop lives.
+            GuestError: If the guest agent refused the events or did not answer; the desktop lives.
             DesktopFailedError: If the desktop died, or sent a frame that is not what was asked for.
             LeaseLostError: If the lease is gone.
-            FarmError: With code `timeout`, `channel_lost` or `unreachable`; the events may have been performed or not.
+            FarmError: With code `channel_lost` or `unreachable`; the events may have been performed or not.
         """
         request = StepRequest(seq=next(self._seq), events=events, settle=settle, frame=frame or FrameSpec())
-        timeout_s = step_timeout_s(events, settle)
+        timeout_s = client_limit_s(step_limit_s(request))
         for attempt in (1, 2):
             channel = await self.open_channel()
             try:

@@ -19,6 +19,7 @@ from dart_envs.errors import (
     DesktopError,
     DesktopFailedError,
     FarmError,
+    FarmTimeoutError,
     GuestError,
     LeaseLostError,
     NotFoundError,
@@ -42,9 +43,11 @@ from dart_server.wire import (
     RenewRequest,
     WireModel,
 )
+from dart_server.wire.desktop import CALL_LIMIT_S, client_limit_s
 
 log = logging.getLogger(__name__)
 
+CALL_TIMEOUT_S = client_limit_s(CALL_LIMIT_S)
 HEALTH_TIMEOUT_S = 15.0
 RELEASE_TIMEOUT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 10.0
@@ -322,7 +325,8 @@ class LeaseBase:
         json: object | None = None,
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
-        timeout_s: float = REPLY_GRACE_S,
+        timeout_s: float = CALL_TIMEOUT_S,
+        check_health: bool = True,
     ) -> GuestResponse:
         """Make one guest call below the lease's route.
 
@@ -334,6 +338,7 @@ class LeaseBase:
             content: Body as bytes.
             params: Query parameters.
             timeout_s: Seconds to wait for the answer.
+            check_health: Whether a failure is checked against the desktop's health.
 
         Returns:
             The answer, whatever its status.
@@ -354,7 +359,7 @@ class LeaseBase:
                 timeout_s=timeout_s,
             )
         except FarmError as error:
-            raise await self.attribute_fault(error) from error
+            raise await self.attribute_fault(error, check_health=check_health) from error
         headers = response.headers
         return GuestResponse(
             response.status_code, response.content, headers.get("content-type", ""), FROM_GUEST_HEADER in headers
@@ -368,7 +373,7 @@ class LeaseBase:
         body: WireModel | None = None,
         content: bytes | None = None,
         params: Mapping[str, str] | None = None,
-        timeout_s: float = REPLY_GRACE_S,
+        timeout_s: float = CALL_TIMEOUT_S,
         check_health: bool = True,
     ) -> bytes:
         """Make one guest call that must succeed.
@@ -388,7 +393,9 @@ class LeaseBase:
         Raises:
             DartEnvError: If it fails, with the right owner.
         """
-        reply = await self.request(method, path, body=body, content=content, params=params, timeout_s=timeout_s)
+        reply = await self.request(
+            method, path, body=body, content=content, params=params, timeout_s=timeout_s, check_health=check_health
+        )
         return await self.content_or_raise(reply, f"{method} {path}", check_health=check_health)
 
     async def content_or_raise(self, reply: GuestResponse, what: str, *, check_health: bool = True) -> bytes:
@@ -414,6 +421,9 @@ class LeaseBase:
     async def attribute_fault(self, error: DartEnvError, *, check_health: bool = True) -> DartEnvError:
         """Find the owner of a failure: what may be a dead desktop is checked against its health.
 
+        A farm that says at once how the desktop is, and has no answer of it for longer than it waits for one itself, waits for the desktop:
+        such a timeout is a `GuestError`.
+
         Args:
             error: The failure.
             check_health: Whether to ask for the desktop's health.
@@ -427,7 +437,8 @@ class LeaseBase:
         if self._lost is not None:
             return LeaseLostError(str(self._lost))
         suspicious = isinstance(error, DesktopFailedError | GuestError) or (
-            isinstance(error, FarmError) and error.code in {"channel_lost", "timeout", ErrorCode.NOT_FOUND}
+            isinstance(error, FarmError)
+            and error.code in {"channel_lost", "timeout", ErrorCode.TIMED_OUT, ErrorCode.NOT_FOUND}
         )
         if (
             not check_health
@@ -439,4 +450,6 @@ class LeaseBase:
             health = await self.health()
         except DartEnvError as unknown:
             return error if isinstance(error, DesktopFailedError) else unknown
+        if isinstance(error, FarmTimeoutError) and health.alive:
+            return GuestError(f"{error} The desktop is alive.", code="timeout")
         return desktop_failed_error(health) or error

@@ -236,7 +236,7 @@ class Lease:
         params: Mapping[str, str] | None = None,
         json: object | None = None,
         content: bytes | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
     ) -> GuestResponse:
         """Call one of the guest agent's OSWorld routes."""
         work = self.inner.guest(method, path, params=params, json=json, content=content, timeout_s=timeout_s)

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from dart_envs.errors import (
     ERROR_CLASSES,
+    TOO_LARGE_CODE,
     DartEnvError,
     DesktopFailedError,
     FarmError,
@@ -148,7 +149,7 @@ def error_from_envelope(body: ErrorBody, status: int = 0, retry_after_s: float |
                 detail, fault_owner=FaultOwner.HOST, cause=body.error.value
             )
         case ErrorCode.GUEST_ERROR:
-            return GuestError(detail, code="bad_request" if status == 400 else body.error.value)
+            return GuestError(detail, code={400: "bad_request", 413: TOO_LARGE_CODE}.get(status, body.error.value))
         case code:
             kind = ERROR_CLASSES.get(code, FarmError)
             return kind(body.detail, code=code.value, hint=body.hint, retry_after_s=retry_after_s)
@@ -298,6 +299,8 @@ class Transport:
                 headers=all_headers,
                 timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
+        except (httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise self.unreachable(error) from error
         except httpx.TimeoutException as error:
             raise FarmTimeoutError(
                 f"The farm at {self.address} did not answer {method} {path} within {timeout_s:.0f} s.", code="timeout"

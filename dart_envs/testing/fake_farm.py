@@ -89,7 +89,7 @@ class FakeLease(FakeDesktop, FakeLiveView):
         params: Mapping[str, str] | None = None,
         json: object | None = None,
         content: bytes | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float | None = None,
     ) -> GuestResponse:
         self._enter("guest")
         if path == "/accessibility":

@@ -18,6 +18,7 @@ from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest import limits
 from dart_server.guest.client import GuestClient, GuestMalformed, GuestReply, GuestTooLarge, GuestUnreachable
 from dart_server.guest.tally import StepCounter
+from dart_server.guest.turns import Turns
 from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
@@ -32,12 +33,14 @@ from dart_server.providers.base import (
 )
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
+from dart_server.wire.desktop import EVIDENCE_LIMIT_S, EVIDENCE_TURN_S
 from dart_server.wire.guest_answers import MALFORMED_CODE, MalformedAnswer, parse_object
 
 T = TypeVar("T")
 RECHECK_DELAY_S = 0.3
 """A process that was just killed may still be counted as alive; a connection that broke is looked at twice."""
-EVIDENCE_TIMEOUT_S = 30.0
+PARALLEL_LOOKS = 4
+"""Desktops that the host looks into at once: each may bring `MAX_EVIDENCE_NBYTES` into the farm's memory."""
 SESSION_DOWN = "session_down"
 MAX_CODE_LENGTH, MAX_DETAIL_LENGTH = 64, 2_000
 """What is passed on of an error that the agent names."""
@@ -72,6 +75,7 @@ class GuestAccess:
         self._metrics = metrics
         self._observer = observer
         self.step_counter = StepCounter()
+        self._looks = Turns(PARALLEL_LOOKS)
 
     def record_step(
         self,
@@ -99,9 +103,7 @@ class GuestAccess:
             return await call(guest)
         except (GuestMalformed, MalformedAnswer) as error:
             if is_file and isinstance(error, GuestTooLarge):
-                raise ApiError(
-                    ErrorCode.INVALID, str(error), status=413, hint="Read it in parts, or through a tunnel."
-                ) from error
+                raise answer_too_large(str(error)) from error
             raise await self.malformed(access, error) from error
         except GuestUnreachable as error:
             raise await self.diagnose(access, error) from error
@@ -120,10 +122,24 @@ class GuestAccess:
             raise ApiError(ErrorCode.FENCED, "the desktop is being reset", hint="Wait for the reset's answer.")
         return access.slot.guest
 
-    async def evidence(self, access: LeaseAccess, request: wire.EvidenceRequest) -> bytes:
+    async def evidence(
+        self, access: LeaseAccess, request: wire.EvidenceRequest, reserve_bytes: Callable[[int], None]
+    ) -> bytes:
         """What the host sees of the leased desktop, as the provider's binary message.
 
-        Raises `ApiError`: capability_missing where the provider cannot look from outside, and what `run` raises.
+        Few desktops are looked into at once, and the owners of their leases take turns. A look that does not end although its desktop is
+        well is the desktop's doing, like a call that it does not answer.
+
+        Args:
+            access: The right to call into the desktop.
+            request: What is asked.
+            reserve_bytes: Is told of the message's size while it is one of few.
+
+        Returns:
+            The message.
+
+        Raises:
+            ApiError: capability_missing where the provider cannot look from outside, host_fault where no turn comes, and what `run` raises.
         """
         self._present(access)
         if not isinstance(self._provider, SupportsHostEvidence) or self._provider.capabilities.evidence != "host":
@@ -132,18 +148,20 @@ class GuestAccess:
                 ErrorCode.CAPABILITY_MISSING, "this provider cannot look into a desktop from outside", hint=hint
             )
         queries = [query.model_dump() for query in request.queries]
-        try:
-            async with asyncio.timeout(EVIDENCE_TIMEOUT_S):
-                message = await self._provider.evidence(access.slot.desktop_id, queries)
-        except DesktopGone as error:
-            raise await self.diagnose(access, GuestUnreachable(str(error))) from error
-        except ProviderError as error:
-            raise from_provider_error(error) from error
-        except TimeoutError as error:
-            raise ApiError(
-                ErrorCode.HOST_FAULT, f"the host did not read the desktop within {EVIDENCE_TIMEOUT_S:g} s"
-            ) from error
-        self._leases.check(access)
+        async with self._looks.turn(access.lease.owner, timeout_s=EVIDENCE_TURN_S):
+            self._leases.check(access)
+            try:
+                async with asyncio.timeout(EVIDENCE_LIMIT_S):
+                    message = await self._provider.evidence(access.slot.desktop_id, queries)
+            except DesktopGone as error:
+                raise await self.diagnose(access, GuestUnreachable(str(error))) from error
+            except ProviderError as error:
+                raise from_provider_error(error) from error
+            except TimeoutError as error:
+                late = f"the desktop could not be read from outside within {EVIDENCE_LIMIT_S:g} s"
+                raise await self.diagnose(access, GuestUnreachable(late, timed_out=True)) from error
+            self._leases.check(access)
+            reserve_bytes(len(message))
         return message
 
     async def diagnose(self, access: LeaseAccess, error: GuestUnreachable) -> ApiError:
@@ -218,6 +236,11 @@ def desktop_failed(health: wire.DesktopHealthView, what: str = "") -> ApiError:
     """The desktop is dead; whose fault that is goes with the error."""
     detail = f"the desktop is gone: {health.cause} (fault of the {health.fault_owner.value})" + (what and f": {what}")
     return ApiError(ErrorCode.DESKTOP_FAILED, detail, hint="Reset the lease to get a new one.", desktop=health)
+
+
+def answer_too_large(detail: str) -> ApiError:
+    """An answer of the desktop has more bytes than are read; the desktop is alive."""
+    return ApiError(ErrorCode.GUEST_ERROR, detail, status=413, hint="Read it in parts, or through a tunnel.")
 
 
 def guest_error(content: bytes) -> tuple[str, str]:

@@ -19,9 +19,9 @@ from dart_server import wire
 from dart_server.errors import ApiError
 from dart_server.guest.access import MAX_CODE_LENGTH, MAX_DETAIL_LENGTH, GuestAccess
 from dart_server.guest.client import GuestChannel, GuestClient, GuestMalformed, GuestUnreachable
-from dart_server.guest.frames import step_timeout_s
 from dart_server.leases.service import LeaseAccess
 from dart_server.wire import ErrorCode
+from dart_server.wire.desktop import step_limit_s
 from dart_server.wire.guest_answers import MalformedAnswer, check_draft, check_frame, split_frame
 
 CLOSE_AFTER = frozenset({ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED, ErrorCode.DESKTOP_FAILED})
@@ -95,7 +95,7 @@ class StepChannel:
 
         started = time.perf_counter()
         try:
-            frame = await self._channel.step(request.model_dump_json(), step_timeout_s(request), pass_on)
+            frame = await self._channel.step(request.model_dump_json(), step_limit_s(request), pass_on)
             duration_s = time.perf_counter() - started
             header, payload = split_frame(frame)
             if "error" not in header:

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from dart_server import wire
 from dart_server.errors import ApiError
+from dart_server.guest.access import answer_too_large
 from dart_server.http.ingress.limits import AUTHENTICATED
 from dart_server.keys import Principal, Scope
 from dart_server.leases.service import LeaseAccess
@@ -94,10 +95,23 @@ async def access_of(connection: HTTPConnection, lease_id: str, *, fenced: bool =
     return access
 
 
-def byte_reserver_of(connection: HTTPConnection) -> Callable[[int], None]:
-    """Counts the bytes that this request keeps in the farm's memory. What it returns raises `too_many_requests`."""
+def answer_reserver_of(connection: HTTPConnection) -> Callable[[int], None]:
+    """Counts the bytes of a desktop's answer that this request keeps in the farm's memory.
+
+    What it returns raises `too_many_requests` while others hold the room, and `guest_error` for an answer that there is never room for:
+    its size is the desktop's doing, not the request's.
+    """
     limits, active_request = farm_of(connection).limits, connection.scope["state"]["active_request"]
-    return lambda nbytes: limits.reserve_bytes(active_request, nbytes)
+
+    def reserve(nbytes: int) -> None:
+        try:
+            limits.reserve_bytes(active_request, nbytes)
+        except ApiError as error:
+            if error.code is not ErrorCode.INVALID:
+                raise
+            raise answer_too_large(error.detail) from error
+
+    return reserve
 
 
 async def _fenced(connection: HTTPConnection, lease_id: str) -> LeaseAccess:

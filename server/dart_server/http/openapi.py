@@ -96,8 +96,8 @@ ERRORS: dict[str, tuple[ErrorCode, ...]] = {
     "revoke_key": (ErrorCode.NOT_FOUND,),
 }
 """By operation: what it can answer beside the errors of every operation of its kind."""
-GUEST_STATUSES = (400, 404, 409, 502, 503)
-"""What `guest_error` comes with: the guest agent's own status."""
+GUEST_STATUSES = (400, 404, 409, 413, 502, 503)
+"""What `guest_error` comes with: the guest agent's own status, or 413 where its answer is larger than is read."""
 PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 NO_NUL = r"^[^\x00]*$"
 """The middleware refuses it in every address."""
@@ -121,7 +121,7 @@ DESCRIPTIONS = {
     404: "there is no such thing, or it is another tenant's",
     409: "the fencing token is old, or a snapshot does not restore",
     410: "the lease has ended",
-    413: "the body is too large",
+    413: "the body, or the desktop's answer, is too large",
     422: "the request is not valid",
     429: "a quota or a limit of the key",
     431: "too many or too large headers",

@@ -1,4 +1,8 @@
-"""What is done on a leased desktop: steps and their frames, programs, the accessibility tree. Non-goals: who may do it (`leases`)."""
+"""What is done on a leased desktop: steps and their frames, programs, the accessibility tree; and how long each may take.
+
+Rule of the times: the guest agent gives up first, then the farm, then its client (`client_limit_s`), so that who is late is named by the
+one that can still look at the desktop. Non-goals: who may do it (`leases`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,31 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
 from dart_server.wire.base import Flag, Int, Number, WireModel
+
+STEP_GRACE_S = 15.0
+"""What a step may take beyond its own waiting and settling."""
+EVENT_S = 0.05
+"""What an event, or a character of a text, may take."""
+MAX_STEP_S = 900.0
+"""No step takes longer, whatever it waits for: over REST the middleware gives it up then, too."""
+CALL_LIMIT_S = 30.0
+"""Of a call without a limit of its own: screenshot, clock."""
+PROGRAM_GRACE_S = 10.0
+"""What the end of a program, or of a walk, may take beyond its own time."""
+A11Y_WALK_S = 15.0
+A11Y_LIMIT_S = A11Y_WALK_S + PROGRAM_GRACE_S
+FILE_LIMIT_S = 150.0
+EVIDENCE_TURN_S = 240.0
+"""How long a request for evidence may wait until the host has looked into other desktops."""
+EVIDENCE_LIMIT_S = 30.0
+"""A look of the host ends after some seconds, whatever the desktop holds."""
+PASSED_THROUGH_LIMIT_S = 300.0
+"""OSWorld's slowest ordinary route answers within 120 s, and a film takes a while to come."""
+TREE_ROUTES = frozenset({"accessibility", "terminal"})
+"""OSWorld's routes that walk the accessibility tree, for a minute at most."""
+TREE_LIMIT_S = 60.0 + PROGRAM_GRACE_S
+CLIENT_GRACE_S = 30.0
+"""What the farm may take beside the guest's time: two dials, two looks at the desktop's health, its own answer."""
 
 
 class SettleSpec(WireModel):
@@ -116,6 +145,25 @@ class StepRequest(WireModel):
     events: list[InputEvent] = Field(default_factory=list, max_length=2_000)
     settle: SettleSpec | None = None
     frame: FrameSpec = FrameSpec()
+
+
+def step_limit_s(request: StepRequest) -> float:
+    """How long the farm lets the guest take for a step, in seconds."""
+    waits_ms = sum(event.ms for event in request.events if isinstance(event, WaitEvent))
+    settle_ms = request.settle.cap_ms if request.settle else 0
+    characters = sum(len(event.text) for event in request.events if isinstance(event, TextEvent))
+    needed_s = STEP_GRACE_S + (waits_ms + settle_ms) / 1000 + EVENT_S * (len(request.events) + characters)
+    return min(MAX_STEP_S, needed_s)
+
+
+def passed_through_limit_s(path: str) -> float:
+    """How long the farm lets the guest take for one of OSWorld's routes, in seconds. path: below `/guest/`."""
+    return TREE_LIMIT_S if path.strip("/") in TREE_ROUTES else PASSED_THROUGH_LIMIT_S
+
+
+def client_limit_s(farm_limit_s: float) -> float:
+    """How long a client waits for an answer that the farm gives up after `farm_limit_s`, in seconds."""
+    return farm_limit_s + CLIENT_GRACE_S
 
 
 class FrameHeader(BaseModel):

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from dart_server.wire.base import Flag, Int, WireModel
 
 MAX_EVIDENCE_QUERIES = 64
+MAX_EVIDENCE_NBYTES = 96 * 1024**2
+"""Of a whole answer, whatever the desktop holds: at most 64 MiB of contents, 16 MiB of everything else."""
 
 
 def _no_nul(path: str) -> str:
@@ -177,7 +179,7 @@ class EvidenceAnswer(_Answer):
 
     Attributes:
         error: Why there is none: `not_found`, `not_regular_file`, `not_a_folder`, `not_readable`, `too_large`, `too_many_entries`,
-            `too_deep`, `too_slow`.
+            `too_deep`, `too_slow`. The last means that looking takes more time, descriptors or kernel tables than a request has.
         facts: Of `file` and `stat`.
         offset: Where the content of a file begins, behind the header.
         content_nbytes: How long it is.

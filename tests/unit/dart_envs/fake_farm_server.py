@@ -63,6 +63,10 @@ class FakeFarmServer:
         self.drafts: list[bool] = []
         """For the next steps: a picture ahead of the answer, which is the one of the answer or not."""
         self.claim_delay_s = 0.0
+        self.delay_s: dict[str, float] = {}
+        """How long a route takes to answer."""
+        self.status: dict[str, int] = {}
+        """The status of a route's refusals, where it is not that of their code."""
         self.client_request_ids: list[str] = []
         self.retry_after_s: int | None = None
         self.from_guest: set[str] = set()
@@ -89,7 +93,7 @@ class FakeFarmServer:
             headers = {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
             if name in self.from_guest:
                 headers[FROM_GUEST_HEADER] = "1"
-            return Response(body.model_dump_json(), STATUS.get(body.error, 502), headers)
+            return Response(body.model_dump_json(), self.status.get(name, STATUS.get(body.error, 502)), headers)
         if name not in ROUTES_WITHOUT_TOKEN and "x-dart-lease-token" not in request.headers:
             return Response(status_code=400)
         return None
@@ -100,6 +104,7 @@ class FakeFarmServer:
         def route(path: str, method: str, name: str) -> Route:
             async def endpoint(request: Request) -> Response:
                 refused = self._refusal(name, request)
+                await asyncio.sleep(self.delay_s.get(name, 0.0))
                 answer = refused if refused is not None else await getattr(self, f"_{name}")(request)
                 if name in self.drop_responses:
                     self.drop_responses.discard(name)

@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 from fake_farm_server import KEY, FakeFarmServer, pack, serving
 
-from dart_envs.errors import DesktopFailedError, FarmError, GuestError, LeaseLostError
-from dart_envs.farm import channel
-from dart_envs.farm.channel import step_timeout_s
+from dart_envs.errors import (
+    DesktopFailedError,
+    FarmError,
+    FarmTimeoutError,
+    GuestError,
+    HostFaultError,
+    LeaseLostError,
+)
+from dart_envs.farm import guest_calls
+from dart_envs.farm import lease as lease_module
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.transport import Address, parse_address, resolve_api_key
@@ -23,9 +30,11 @@ from dart_server.wire import (
     FaultOwner,
     MoveEvent,
     SettleSpec,
+    StepRequest,
     TextEvent,
     WaitEvent,
 )
+from dart_server.wire.desktop import step_limit_s
 
 SHAPE = DesktopShape(resolution=(64, 64))
 POLICY_DEATH = DesktopHealthView(alive=False, cause="oom", fault_owner=FaultOwner.POLICY)
@@ -158,14 +167,64 @@ async def test_an_error_of_the_farm_that_the_desktop_wrote_is_not_believed(
 async def test_a_late_answer_is_never_taken_for_another(
     lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(channel, "STEP_GRACE_S", 0.05)
+    monkeypatch.setattr(lease_module, "client_limit_s", lambda _farm_limit_s: 0.05)
     server.unanswered_steps = {0}
-    with pytest.raises(FarmError) as late:
+    with pytest.raises(GuestError) as late:
         await lease.step([MoveEvent(x=1, y=1)])
     assert late.value.code == "timeout"
     frame = await lease.step([])
     assert int(frame.image[0, 0, 0]) == 1
     assert frame.header.seq == server.steps[1]["seq"]
+
+
+async def test_who_does_not_answer_in_time_is_told_by_the_desktops_health(
+    lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "client_limit_s", lambda _farm_limit_s: 0.05)
+    server.unanswered_steps = {0, 1, 2}
+    with pytest.raises(GuestError, match="The desktop is alive") as slow:
+        await lease.step([MoveEvent(x=1, y=1)])
+    assert slow.value.code == "timeout"
+    server.error("health", ErrorCode.HOST_FAULT)
+    with pytest.raises(HostFaultError):
+        await lease.step([MoveEvent(x=1, y=1)])
+    server.health = {"alive": False, "cause": "oom", "fault_owner": "policy"}
+    with pytest.raises(DesktopFailedError, match="oom"):
+        await lease.step([MoveEvent(x=1, y=1)])
+
+
+async def test_a_program_that_does_not_answer_in_time_is_the_desktops_and_a_reset_the_farms(
+    lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.delay_s = {"execute": 2.0, "reset": 2.0, "windows": 2.0}
+    monkeypatch.setattr(guest_calls, "client_limit_s", lambda _farm_limit_s: 0.05)
+    monkeypatch.setattr(lease_module, "RESET_TIMEOUT_S", 0.05)
+    for call in (lease.exec(["true"]), lease.guest("GET", "/v1/windows")):
+        with pytest.raises(GuestError) as slow:
+            await call
+        assert slow.value.code == "timeout"
+    with pytest.raises(FarmTimeoutError):
+        await lease.reset()
+
+
+async def test_a_file_that_is_too_large_is_the_desktops(lease: AsyncLease, server: FakeFarmServer) -> None:
+    server.error("read", ErrorCode.GUEST_ERROR)
+    server.status["read"] = 413
+    with pytest.raises(GuestError) as large:
+        await lease.read_file("/a")
+    assert large.value.code == "too_large"
+
+
+async def test_a_read_is_repeated_while_others_have_the_room(
+    lease: AsyncLease, server: FakeFarmServer, clock: ManualClock
+) -> None:
+    server.files["/a"] = b"read"
+    server.error("read", ErrorCode.TOO_MANY_REQUESTS)
+    reading = asyncio.create_task(lease.read_file("/a"))
+    await _until(lambda: server.requests.count("read") == 1 and len(clock.sleepers) == 2)
+    await clock.pass_time(1.0)
+    assert await reading == b"read"
+    assert server.requests.count("read") == 2
 
 
 async def test_overlapping_steps_get_their_own_answers(lease: AsyncLease, server: FakeFarmServer) -> None:
@@ -422,7 +481,8 @@ def test_the_key_is_found_beside_the_socket(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_step_is_given_the_time_that_its_events_need() -> None:
-    quick = step_timeout_s([], None)
-    assert step_timeout_s([WaitEvent(ms=30_000)], None) == quick + 30
-    assert step_timeout_s([], SettleSpec(cap_ms=2_000)) == quick + 2
-    assert step_timeout_s([TextEvent(text="a" * 1000)], None) > quick + 10
+    quick = step_limit_s(StepRequest())
+    assert step_limit_s(StepRequest(events=[WaitEvent(ms=30_000)])) == pytest.approx(quick + 30, abs=0.1)
+    assert step_limit_s(StepRequest(settle=SettleSpec(cap_ms=2_000))) == quick + 2
+    assert step_limit_s(StepRequest(events=[TextEvent(text="a" * 1000)])) > quick + 10
+    assert step_limit_s(StepRequest(events=[MoveEvent(x=1, y=1)] * 100)) == pytest.approx(quick + 5)

@@ -10,7 +10,6 @@ from farm_fake import FakeProvider
 from farm_harness import Api, ManualClock
 
 from dart_server import wire
-from dart_server.guest.frames import MAX_STEP_TIMEOUT_S, step_timeout_s
 from dart_server.http import middleware
 from dart_server.http.app import create_app
 from dart_server.http.middleware import (
@@ -22,6 +21,7 @@ from dart_server.http.middleware import (
 from dart_server.http.routes.claims import MAX_POLL_S
 from dart_server.http.routes.guest import PART_NBYTES
 from dart_server.leases import claims
+from dart_server.wire.desktop import MAX_STEP_S, step_limit_s
 
 QUICK = {"farm", "keys", "events"}
 
@@ -133,5 +133,5 @@ def test_which_time_a_route_has(api: Api) -> None:
 
 def test_a_step_of_many_waits_is_capped() -> None:
     request = wire.StepRequest.model_validate({"events": [{"type": "wait", "ms": 60_000}] * 2000})
-    assert step_timeout_s(request) == MAX_STEP_TIMEOUT_S <= DESKTOP_REQUEST_TIMEOUT_S
-    assert step_timeout_s(wire.StepRequest()) < 60
+    assert step_limit_s(request) == MAX_STEP_S <= DESKTOP_REQUEST_TIMEOUT_S
+    assert step_limit_s(wire.StepRequest()) < 60

@@ -18,24 +18,26 @@ from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest import answers, limits
 from dart_server.guest.channel import StepChannel
 from dart_server.guest.client import DIAL_TIMEOUT_S, GuestClient, GuestReply
-from dart_server.guest.frames import step_timeout_s
-from dart_server.http.dependencies import Leased, LeasedUnfenced, access_of, byte_reserver_of, farm_of
+from dart_server.http.dependencies import Leased, LeasedUnfenced, access_of, answer_reserver_of, farm_of
 from dart_server.http.middleware import deny_websocket
 from dart_server.leases.service import LeaseAccess
 from dart_server.providers.base import CapabilityMissing, DesktopGone, ProviderError
 from dart_server.wire import ErrorCode
+from dart_server.wire.desktop import (
+    A11Y_LIMIT_S,
+    A11Y_WALK_S,
+    CALL_LIMIT_S,
+    FILE_LIMIT_S,
+    PROGRAM_GRACE_S,
+    passed_through_limit_s,
+    step_limit_s,
+)
 from dart_server.wire.guest_answers import check_frame, split_frame
 
 if TYPE_CHECKING:
     from dart_server.farm import Farm
 
 router = APIRouter(prefix="/v1/leases/{lease_id}", tags=["desktop"])
-CALL_TIMEOUT_S = 30.0
-EXEC_GRACE_S = 10.0
-A11Y_WALK_S = 15.0
-FILE_TIMEOUT_S = 150.0
-PASSTHROUGH_TIMEOUT_S = 300.0
-"""OSWorld's slowest ordinary route answers within 120 s, and a film takes a while to come."""
 OPEN_V1 = frozenset({"v1/health", "v1/windows"})
 """Of the agent's own routes, those that may be passed through; the others have a route here or belong to the farm alone."""
 TUNNEL_CHUNK = 64 * 1024
@@ -48,11 +50,11 @@ Mode = Annotated[str | None, Query(pattern=r"^[0-7]{3,4}$")]
 @router.post("/step", operation_id="step", response_class=Response)
 async def step(lease_id: str, body: wire.StepRequest, request: Request, access: Leased) -> Response:
     """Events, settling, frame, in one round trip; the answer is the binary frame."""
-    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    farm, reserve_bytes = farm_of(request), answer_reserver_of(request)
     started = time.perf_counter()
     headers = {"content-type": "application/json"}
     content = body.model_dump_json().encode()
-    timeout_s = step_timeout_s(body)
+    timeout_s = step_limit_s(body)
 
     async def call(guest: GuestClient) -> GuestReply:
         reply = await guest.request(
@@ -92,11 +94,11 @@ async def channel(socket: WebSocket, lease_id: str) -> None:
 @router.get("/screenshot", operation_id="screenshot", response_class=Response)
 async def screenshot(lease_id: str, request: Request, access: Leased) -> Response:
     """The screen with its cursor, as PNG."""
-    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    farm, reserve_bytes = farm_of(request), answer_reserver_of(request)
     reply = await farm.guests.run(
         access,
         lambda guest: guest.request(
-            "GET", "/screenshot", guest.frame_limit, timeout_s=CALL_TIMEOUT_S, reserve_bytes=reserve_bytes
+            "GET", "/screenshot", guest.frame_limit, timeout_s=CALL_LIMIT_S, reserve_bytes=reserve_bytes
         ),
     )
     await farm.guests.raise_for_error(access, reply)
@@ -106,12 +108,11 @@ async def screenshot(lease_id: str, request: Request, access: Leased) -> Respons
 @router.get("/a11y", operation_id="a11y", response_model=list[wire.A11yElement])
 async def a11y(lease_id: str, request: Request, access: Leased) -> Response:
     """The showing elements of the accessibility tree."""
-    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    farm, reserve_bytes = farm_of(request), answer_reserver_of(request)
     target = f"/v1/a11y?format=json&timeout_s={A11Y_WALK_S:g}"
 
     async def call(guest: GuestClient) -> GuestReply | bytes:
-        timeout_s = A11Y_WALK_S + EXEC_GRACE_S
-        reply = await guest.request("GET", target, limits.A11Y, timeout_s=timeout_s, reserve_bytes=reserve_bytes)
+        reply = await guest.request("GET", target, limits.A11Y, timeout_s=A11Y_LIMIT_S, reserve_bytes=reserve_bytes)
         return reply if reply.status >= 400 else await answers.decode(answers.elements, reply.content)
 
     return await _json_response(farm, access, call)
@@ -120,7 +121,7 @@ async def a11y(lease_id: str, request: Request, access: Leased) -> Response:
 @router.post("/execute", operation_id="execute", response_model=wire.ExecReply)
 async def execute(lease_id: str, body: wire.ExecRequest, request: Request, access: Leased) -> Response:
     """Run a program inside the desktop."""
-    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    farm, reserve_bytes = farm_of(request), answer_reserver_of(request)
     headers = {"content-type": "application/json"}
     content = body.model_dump_json().encode()
 
@@ -129,7 +130,7 @@ async def execute(lease_id: str, body: wire.ExecRequest, request: Request, acces
             "POST",
             "/v1/exec",
             limits.EXEC,
-            timeout_s=body.timeout_s + EXEC_GRACE_S,
+            timeout_s=body.timeout_s + PROGRAM_GRACE_S,
             headers=headers,
             content=content,
             reserve_bytes=reserve_bytes,
@@ -171,7 +172,7 @@ async def _clock(
 
     async def call(guest: GuestClient) -> GuestReply | wire.ClockView:
         reply = await guest.request(
-            method, "/v1/clock", limits.CLOCK, timeout_s=CALL_TIMEOUT_S, headers=headers, content=content
+            method, "/v1/clock", limits.CLOCK, timeout_s=CALL_LIMIT_S, headers=headers, content=content
         )
         return reply if reply.status >= 400 else answers.clock(reply.content)
 
@@ -192,7 +193,7 @@ async def write_file(
     content = await request.body()
     reply = await farm.guests.run(
         access,
-        lambda guest: guest.request("PUT", target, limits.ERROR, timeout_s=FILE_TIMEOUT_S, content=content),
+        lambda guest: guest.request("PUT", target, limits.ERROR, timeout_s=FILE_LIMIT_S, content=content),
     )
     await farm.guests.raise_for_error(access, reply)
     return Response(status_code=204)
@@ -201,11 +202,11 @@ async def write_file(
 @router.get("/files", operation_id="read_file", response_class=Response)
 async def read_file(lease_id: str, path: AbsolutePath, request: Request, access: Leased) -> Response:
     """The bytes of a file inside the desktop."""
-    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    farm, reserve_bytes = farm_of(request), answer_reserver_of(request)
     target = "/v1/files?" + urlencode({"path": path})
     reply = await farm.guests.run(
         access,
-        lambda guest: guest.request("GET", target, limits.FILE, timeout_s=FILE_TIMEOUT_S, reserve_bytes=reserve_bytes),
+        lambda guest: guest.request("GET", target, limits.FILE, timeout_s=FILE_LIMIT_S, reserve_bytes=reserve_bytes),
         is_file=True,
     )
     await farm.guests.raise_for_error(access, reply)
@@ -215,8 +216,7 @@ async def read_file(lease_id: str, path: AbsolutePath, request: Request, access:
 @router.post("/evidence", operation_id="evidence", response_class=Response)
 async def evidence(lease_id: str, body: wire.EvidenceRequest, request: Request, access: Leased) -> Response:
     """Files and processes of the desktop as the host sees them at one moment; no program of the desktop takes part in the answer."""
-    message = await farm_of(request).guests.evidence(access, body)
-    byte_reserver_of(request)(len(message))
+    message = await farm_of(request).guests.evidence(access, body, answer_reserver_of(request))
     return _in_parts(message, 200, {"content-type": "application/octet-stream"})
 
 
@@ -231,7 +231,7 @@ async def _pass_through(lease_id: str, path: str, request: Request, access: Leas
     parts = path.split("/")
     if "" in parts or ".." in parts or "." in parts or (parts[0] == "v1" and path not in OPEN_V1):
         raise ApiError(ErrorCode.NOT_FOUND, f"the guest route /{path} is not passed through")
-    farm, reserve_bytes = farm_of(request), byte_reserver_of(request)
+    farm, reserve_bytes = farm_of(request), answer_reserver_of(request)
     target = "/" + quote(path) + (f"?{request.url.query}" if request.url.query else "")
     headers = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
     content = await request.body()
@@ -241,7 +241,7 @@ async def _pass_through(lease_id: str, path: str, request: Request, access: Leas
             request.method,
             target,
             limits.PASSED_THROUGH,
-            timeout_s=PASSTHROUGH_TIMEOUT_S,
+            timeout_s=passed_through_limit_s(path),
             headers=headers,
             content=content,
             reserve_bytes=reserve_bytes,
