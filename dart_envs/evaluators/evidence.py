@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dart_envs.errors import FarmError, GuestError
+from dart_envs.errors import TOO_LARGE_CODE, FarmError, GuestError
 from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.types import Desktop, Evidence, SupportsEvidence
 from dart_server.wire import (
@@ -81,11 +81,13 @@ async def read_content(desktop: Desktop, path: str, limit_nbytes: int) -> bytes:
     try:
         content = await desktop.read_file(path)
     except GuestError as error:
-        if error.code in ("not_found", "not_regular_file"):
+        if error.code in ("not_found", "not_regular_file", TOO_LARGE_CODE):
             raise InvalidArtifact(f"{path} cannot be read: {error}") from error
         raise
     if content is None:
         raise InvalidArtifact(f"{path} does not exist")
+    if len(content) > limit_nbytes:  # it may have grown since its size was asked for
+        raise InvalidArtifact(f"{path} has {len(content)} bytes, more than any answer needs")
     return content
 
 
@@ -124,11 +126,15 @@ async def list_tree(desktop: Desktop, path: str, *, max_entries: int, digests: b
 
 
 async def list_processes(desktop: Desktop, *, code: bool = False) -> list[ProcessFacts] | None:
-    """All processes that have not ended, the oldest first; None where nobody can look from outside."""
+    """All processes that have not ended, the oldest first; None where nobody can look from outside.
+
+    Raises InvalidArtifact when there is more to look at than the host has time for.
+    """
     seen = await look(desktop, ProcessesQuery(code=code))
     if seen is None:
         return None
-    return [process for process in seen.answers[0].processes or [] if process.state != "Z"]
+    processes = require(seen.answers[0], "the list of processes").processes or []
+    return [process for process in processes if process.state != "Z"]
 
 
 async def require_listener(desktop: Desktop, port: int, executable: str) -> ProcessFacts | None:

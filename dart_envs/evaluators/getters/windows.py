@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dart_envs.evaluators.artifacts import InvalidArtifact, load_json
-from dart_envs.evaluators.evidence import list_processes, list_tree, look, run_program
+from dart_envs.evaluators.evidence import list_processes, list_tree, look, require, run_program
 from dart_envs.evaluators.getters.base import Getter, GetterConfig, GetterContext, required_text
 from dart_envs.evaluators.getters.protected import protected_processes
 from dart_envs.setup import windows
@@ -104,7 +104,7 @@ async def watched_folders(context: GetterContext, config: GetterConfig) -> list[
         return await _ask_watched(context.desktop, path, executable)
     if seen.answers[0].error is not None:
         raise InvalidArtifact(f"{path} cannot be listed: {seen.answers[0].error}")
-    running = seen.answers[1].processes or []
+    running = require(seen.answers[1], "the list of processes").processes or []
     if config.get("protected"):
         started = {process.pid for process in await protected_processes(context, executable)}
         running = [process for process in running if process.pid in started]

@@ -15,14 +15,17 @@ from typing import Any
 
 import pytest
 
+from dart_server.guest.access import PARALLEL_LOOKS
 from dart_server.hostd.errors import BadRequest
+from dart_server.hostd.evidence import budget, desktop, processes, queries
 from dart_server.hostd.evidence import files as evidence_files
-from dart_server.hostd.evidence import processes, queries
+from dart_server.hostd.evidence.budget import Refused
 from dart_server.hostd.evidence.collect import collect
-from dart_server.hostd.evidence.files import DesktopFiles, IdMap, Refused
+from dart_server.hostd.evidence.files import DesktopFiles, IdMap
 from dart_server.hostd.evidence.layers import ImageLayers
 from dart_server.hostd.evidence.queries import HostdFileQuery, HostdStatQuery, HostdTreeQuery
 from dart_server.hostd.linux import syscalls
+from dart_server.wire.evidence import MAX_EVIDENCE_NBYTES
 
 SAME_IDS = IdMap("0 0 4294967295")
 NO_LAYERS = ImageLayers([], [])
@@ -145,9 +148,49 @@ def test_a_tree_tells_access_lists(tmp_path: Path) -> None:
 
 def test_a_slow_look_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").touch()
-    monkeypatch.setattr(evidence_files, "DEADLINE_S", -1.0)
-    with files_of(tmp_path) as files, pytest.raises(Refused, match="too_slow"):
-        files.tree(HostdTreeQuery("/", 10, 4, digests=False))
+    monkeypatch.setattr(budget, "DEADLINE_S", -1.0)
+    with files_of(tmp_path) as files:
+        with pytest.raises(Refused, match="too_slow"):
+            files.tree(HostdTreeQuery("/", 10, 4, digests=False))
+        with pytest.raises(Refused, match="too_slow"):
+            processes.facts([os.getpid()], {}, files, network_of=os.getpid(), code=False)
+
+
+def test_the_names_of_a_tree_are_bounded_in_bytes(tmp_path: Path) -> None:
+    """900 names of 255 bytes that are not UTF-8, 15 folders deep: 21 MB of JSON."""
+    deep = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(14):
+            os.mkdir(b"\xff" * 255, dir_fd=deep)
+            inner = os.open(b"\xff" * 255, os.O_RDONLY, dir_fd=deep)
+            os.close(deep)
+            deep = inner
+        for number in range(900):
+            os.close(os.open(b"%d" % number + b"\xff" * 250, os.O_CREAT | os.O_WRONLY, dir_fd=deep))
+        with files_of(tmp_path) as files, pytest.raises(Refused, match="too_large"):
+            files.tree(HostdTreeQuery("/", 20_000, 64, digests=False))
+    finally:
+        os.close(deep)
+        subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
+
+
+def test_the_answers_of_a_request_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}").touch()
+    monkeypatch.setattr(budget, "ANSWERS_NBYTES", 2_000)
+    with files_of(tmp_path) as files:
+        assert len(files.tree(HostdTreeQuery("/", 10, 4, digests=False))) == 10
+        with pytest.raises(Refused, match="too_large"):
+            files.tree(HostdTreeQuery("/", 10, 4, digests=False))
+    with files_of(tmp_path) as files, pytest.raises(Refused, match="too_large"):
+        processes.facts([os.getpid()] * 20, {}, files, network_of=os.getpid(), code=False)
+
+
+def test_a_message_is_never_larger_than_the_farm_reads() -> None:
+    beside_answers = 1 << 20
+    largest = budget.ANSWERS_NBYTES + evidence_files.CONTENTS_NBYTES + beside_answers
+    assert largest <= MAX_EVIDENCE_NBYTES
+    assert PARALLEL_LOOKS <= desktop.PARALLEL, "who has a turn at the farm waits for nobody at the helper"
 
 
 def test_a_file_is_the_images_while_nothing_lies_above_it(tmp_path: Path) -> None:
@@ -221,6 +264,53 @@ def test_processes_are_what_they_execute_and_where_they_listen(tmp_path: Path) -
     assert str(tmp_path / "held") in one["open_files"]
     assert header["answers"][1]["facts"]["kind"] == "folder"
     assert frozen == ["frozen", "thawed"]
+
+
+WATCHER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+inotify = libc.inotify_init()
+for name in os.listdir(sys.argv[1]):
+    assert libc.inotify_add_watch(inotify, os.path.join(sys.argv[1], name).encode(), 0xFFF) > 0
+for _ in range(900):
+    os.dup(inotify)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_many_descriptors_of_many_watches_end_a_look_and_not_the_helper(tmp_path: Path) -> None:
+    """900 descriptors of 4,000 watches: hundreds of megabytes of tables."""
+    for number in range(4_000):
+        (tmp_path / f"{number}").touch()
+    child = subprocess.Popen([sys.executable, "-c", WATCHER, str(tmp_path)], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+
+        @contextmanager
+        def standing_still() -> Iterator[bool]:
+            yield True
+
+        asked = queries.check("queries", [{"kind": "processes", "code": True}])
+        header, _ = message(collect(asked, os.getpid(), lambda: [child.pid], NO_LAYERS, standing_still))
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+    assert header["answers"] == [{"error": "too_slow"}]
+    assert header["pause_s"] < budget.DEADLINE_S + 2
+
+
+def test_the_descriptors_of_a_request_are_counted_over_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "DESCRIPTORS", len(os.listdir("/proc/self/fd")) * 3)
+    with files_of(tmp_path) as files:
+        assert processes.facts([os.getpid()], {}, files, network_of=os.getpid(), code=False)
+        with pytest.raises(Refused, match="too_slow"):
+            processes.facts([os.getpid()] * 5, {}, files, network_of=os.getpid(), code=False)
 
 
 def test_a_desktop_goes_on_when_looking_fails(monkeypatch: pytest.MonkeyPatch) -> None:

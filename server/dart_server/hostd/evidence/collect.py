@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_server.hostd.evidence import processes
-from dart_server.hostd.evidence.files import DesktopFiles, IdMap, Refused
+from dart_server.hostd.evidence.budget import Refused
+from dart_server.hostd.evidence.files import DesktopFiles, IdMap
 from dart_server.hostd.evidence.layers import ImageLayers
 from dart_server.hostd.evidence.queries import (
     HostdFileQuery,
@@ -61,8 +62,11 @@ def collect(
             files = DesktopFiles(root, layers, *maps)
             for query in queries:
                 if isinstance(query, HostdProcessesQuery):
-                    found = processes.facts(process_ids(), before, files, network_of=init_pid, code=query.code)
-                    answers.append({"processes": found})
+                    try:
+                        found = processes.facts(process_ids(), before, files, network_of=init_pid, code=query.code)
+                        answers.append({"processes": found})
+                    except Refused as refusal:
+                        answers.append({"error": str(refusal)})
                 else:
                     answers.append(_answer(query, files, contents))
         header = {"source": "host", "frozen": frozen, "pause_s": time.monotonic() - began_s, "answers": answers}

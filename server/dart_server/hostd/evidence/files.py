@@ -2,7 +2,7 @@
 
 Rule: a path is resolved with openat2(RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS), so that no link leads out of the desktop and its own mounts
 count. A file is looked at (O_PATH) before it is opened: no device, pipe or socket ever is, and nothing on a file system that is not a plain
-one, such as /proc. Sizes, counts, depths and the whole time are bounded. Non-goals: freezing.
+one, such as /proc. Sizes, counts, depths and the whole time are bounded (`budget`). Non-goals: freezing.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import errno
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from dart_server.hostd.evidence.budget import Budget, Refused
 from dart_server.hostd.evidence.layers import ImageLayers
 from dart_server.hostd.evidence.queries import HostdFileQuery, HostdStatQuery, HostdTreeQuery
 from dart_server.hostd.linux import syscalls
@@ -25,7 +25,6 @@ DIGEST_LIMIT_NBYTES = 32 << 20
 DIGESTS_NBYTES = 256 << 20
 """Of all files of one request."""
 CONTENTS_NBYTES = 64 << 20
-DEADLINE_S = 5.0
 ACCESS_LIST = "system.posix_acl_access"
 _CHUNK_NBYTES = 1 << 20
 _PLAIN_FILE_SYSTEMS = frozenset(
@@ -43,10 +42,6 @@ _KINDS = {
 }
 
 
-class Refused(Exception):
-    """A query has no good answer; the text is the answer's `error`."""
-
-
 class IdMap:
     """Numbers of users (or groups) inside a desktop, by those of the host; `lines` as in /proc/PID/uid_map."""
 
@@ -62,26 +57,26 @@ class IdMap:
 
 
 class DesktopFiles:
-    """The files of one desktop. `root_fd`: the root directory of its init, open with O_PATH."""
+    """The files of one desktop, for one request. `root_fd`: the root directory of its init, open with O_PATH."""
 
     def __init__(self, root_fd: int, layers: ImageLayers, uids: IdMap, gids: IdMap) -> None:
         self._root_fd = root_fd
         self._layers = layers
         self._uids = uids
         self._gids = gids
-        self._deadline_s = time.monotonic() + DEADLINE_S
+        self.budget = Budget()
         self._contents_left = CONTENTS_NBYTES
         self._digests_left = DIGESTS_NBYTES
 
     def stat(self, query: HostdStatQuery) -> dict[str, Any]:
         """Facts of a path."""
         with self._looked_at(query.path, follow=query.follow) as descriptor:
-            return self._facts(descriptor)
+            return self.budget.take_answer(self._facts(descriptor))
 
     def read(self, query: HostdFileQuery) -> tuple[dict[str, Any], bytes]:
         """Facts and content of a regular file."""
         with self._looked_at(query.path) as descriptor:
-            facts = self._facts(descriptor)
+            facts = self.budget.take_answer(self._facts(descriptor))
             self._refuse_special(descriptor, facts)
             limit = min(query.limit_nbytes, self._contents_left)
             if facts["nbytes"] > limit:
@@ -153,7 +148,7 @@ class DesktopFiles:
             with _opened(folder, os.O_DIRECTORY) as listing:
                 names = self._names(listing, query.max_entries - len(entries))
             for name in names:
-                self._check_time()
+                self.budget.check_time()
                 descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 try:
                     entries.append(self._entry(descriptor, prefix + name, digest=query.digests))
@@ -188,7 +183,7 @@ class DesktopFiles:
                 facts["sha256"] = hashlib.sha256(content).hexdigest()
         if facts["kind"] in ("file", "folder") and ACCESS_LIST in os.listxattr(f"/proc/self/fd/{descriptor}"):
             facts["access_list"] = True
-        return {**facts, "path": readable(path)}
+        return self.budget.take_answer({**facts, "path": readable(path)})
 
     @contextmanager
     def _looked_at(self, path: str, *, follow: bool = True) -> Iterator[int]:
@@ -235,14 +230,10 @@ class DesktopFiles:
         content = bytearray()
         while chunk := os.read(file, _CHUNK_NBYTES):
             content += chunk
-            self._check_time()
+            self.budget.check_time()
             if len(content) > limit_nbytes:
                 raise Refused("too_large")
         return bytes(content)
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self._deadline_s:
-            raise Refused("too_slow")
 
 
 @contextmanager

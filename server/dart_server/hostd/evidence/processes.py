@@ -1,7 +1,9 @@
 """Processes of a desktop as the host's kernel has them.
 
 Rule: what a process is follows from the file that it executes, never from its name or its words: those are its own to choose. The states
-are taken before the desktop is frozen, because a frozen process shows none. Non-goals: which processes are meant (`control groups`).
+are taken before the desktop is frozen, because a frozen process shows none. What is read is bounded by the budget of the request, whatever
+the processes hold: two of them may share ten thousand descriptors of an inotify instance, and the kernel tells nobody that they are one.
+Non-goals: which processes are meant (`control groups`).
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import re
 import socket
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dart_server.hostd.evidence.budget import Budget
 from dart_server.hostd.evidence.files import DesktopFiles, readable
 
 MAX_PROCESSES = 4096
@@ -46,15 +50,21 @@ def states(process_ids: Iterable[int]) -> dict[int, str]:
 def facts(
     process_ids: Iterable[int], before: dict[int, str], files: DesktopFiles, *, network_of: int, code: bool
 ) -> list[dict[str, Any]]:
-    """Every process, the oldest first. `before`: their states as they ran. `network_of`: a process in the desktop's network."""
+    """Every process, the oldest first.
+
+    `before`: their states as they ran. `network_of`: a process in the desktop's network. Raises Refused when there is more to look at than
+    the budget of `files` allows.
+    """
     pids = sorted(process_ids)[:MAX_PROCESSES]
-    sockets = _listening(network_of)
+    sockets = _listening(network_of, files.budget)
     found = []
     for pid in pids:
+        files.budget.check_time()
         try:
-            found.append(_one(pid, before.get(pid, "R"), files, sockets, code=code))
+            one = _one(pid, before.get(pid, "R"), files, sockets, code=code)
         except (OSError, ValueError, StopIteration):
             continue
+        found.append(files.budget.take_answer(one))
     return sorted(found, key=lambda process: (process["started_s"], process["pid"]))
 
 
@@ -65,7 +75,7 @@ def _one(
     words = {line.split(":", 1)[0]: line.split()[1:] for line in status.splitlines()}
     fields = _stat_fields(pid)
     executable, unchanged = _executable(pid, files)
-    paths, listening, watched = _descriptors(pid, sockets)
+    paths, listening, watched = _descriptors(pid, sockets, files.budget)
     one: dict[str, Any] = {
         "pid": int(words["NSpid"][-1]),
         "uid": files.user(int(words["Uid"][1])),
@@ -80,7 +90,7 @@ def _one(
         "watched": sorted(watched)[:MAX_WATCHES],
     }
     if code:
-        one["code_from_image"] = unchanged and all(map(files.from_image, _mapped_code(pid)))
+        one["code_from_image"] = unchanged and _runs_image_code(pid, files)
     return one
 
 
@@ -109,27 +119,33 @@ def _executable(pid: int, files: DesktopFiles) -> tuple[str, bool]:
     return path, files.from_image(path) and files.identity(path) == (held.st_dev, held.st_ino)
 
 
-def _mapped_code(pid: int) -> set[str]:
-    """Paths of all files that a process has mapped as program code; what the kernel maps itself has none."""
+def _runs_image_code(pid: int, files: DesktopFiles) -> bool:
+    """Whether all files that a process has mapped as program code are the image's; what the kernel maps itself has none."""
     paths = set()
-    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as table:
-        for line in table:
-            words = line.rstrip("\n").split(maxsplit=5)
-            if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
-                paths.add(words[5])
-    return paths
+    for line in files.budget.read_table(f"/proc/{pid}/maps").split("\n"):
+        words = line.split(maxsplit=5)
+        if len(words) == 6 and "x" in words[1] and words[5].startswith("/"):
+            paths.add(words[5])
+    for path in paths:
+        files.budget.check_time()
+        if not files.from_image(path):
+            return False
+    return True
 
 
-def _descriptors(pid: int, sockets: dict[str, tuple[str, int]]) -> tuple[set[str], set[tuple[str, int]], set[str]]:
+def _descriptors(
+    pid: int, sockets: dict[str, tuple[str, int]], budget: Budget
+) -> tuple[set[str], set[tuple[str, int]], set[str]]:
     """Paths of the plain files that a process holds open, where it listens, and identities of the files and folders that it watches."""
     paths: set[str] = set()
     listening: set[tuple[str, int]] = set()
     watched: set[str] = set()
-    for name in os.listdir(f"/proc/{pid}/fd")[:MAX_DESCRIPTORS]:
+    for name in _numbers(f"/proc/{pid}/fd"):
+        budget.take_descriptor()
         try:
             target = os.readlink(f"/proc/{pid}/fd/{name}")
             if "inotify" in target and not target.startswith("/"):
-                watched |= _watches(Path(f"/proc/{pid}/fdinfo/{name}").read_text(encoding="ascii"))
+                watched |= _watches(budget.read_table(f"/proc/{pid}/fdinfo/{name}"))
         except OSError:
             continue
         if target.startswith("/") and not target.startswith(_KERNEL_NAMES):
@@ -137,6 +153,12 @@ def _descriptors(pid: int, sockets: dict[str, tuple[str, int]]) -> tuple[set[str
         elif sockets and (match := _SOCKET.fullmatch(target)) and match[1] in sockets:
             listening.add(sockets[match[1]])
     return paths, listening, watched
+
+
+def _numbers(folder: str) -> list[str]:
+    """Names of the first descriptors of a process."""
+    with os.scandir(folder) as found:
+        return [item.name for item in islice(found, MAX_DESCRIPTORS)]
 
 
 def _watches(text: str) -> set[str]:
@@ -149,12 +171,12 @@ def _watches(text: str) -> set[str]:
     return found
 
 
-def _listening(pid: int) -> dict[str, tuple[str, int]]:
+def _listening(pid: int, budget: Budget) -> dict[str, tuple[str, int]]:
     """(address, port) of every listening TCP socket of a process's network, by the socket's inode."""
     found = {}
     for table in ("tcp", "tcp6"):
         try:
-            lines = Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+            lines = budget.read_table(f"/proc/{pid}/net/{table}").splitlines()[1:]
         except OSError:
             continue
         for line in lines:

@@ -36,6 +36,7 @@ from dart_server.providers.connections import OpenConnections
 from dart_server.providers.egress import PROXY_PORT, Destination, EgressProxy, parse_network
 from dart_server.providers.health import check_health
 from dart_server.providers.runc.hostd_client import HostdClient, HostdPaths
+from dart_server.wire.evidence import MAX_EVIDENCE_NBYTES
 
 BOOT_TIMEOUT_S = 60.0
 RESTORED_TIMEOUT_S = 10.0
@@ -278,5 +279,9 @@ class RuncProvider:
 
 def _read_memory_file(descriptor: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
+        if (nbytes := os.fstat(descriptor).st_size) > MAX_EVIDENCE_NBYTES:
+            raise HostFault(
+                f"dart-hostd handed over {nbytes} bytes of evidence, and {MAX_EVIDENCE_NBYTES} are its limit"
+            )
         file.seek(0)
         return file.read()

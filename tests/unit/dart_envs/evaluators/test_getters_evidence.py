@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dart_envs.clock import SYSTEM_CLOCK
-from dart_envs.errors import FarmError
+from dart_envs.errors import TOO_LARGE_CODE, FarmError, GuestError
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.evidence import run_program
+from dart_envs.evaluators.evidence import read_content, run_program
 from dart_envs.evaluators.getters import GETTERS, GetterContext
 from dart_envs.setup.protected import PROTECTED_GID
 from dart_envs.testing.fake_desktop import FakeDesktop, fake_reply
@@ -123,6 +123,46 @@ async def test_a_process_is_what_it_executes() -> None:
         "lamp-worker 9",
     ]
     assert len(await get(desktop, "processes", matching="-worker 9$")) == 4
+
+
+@pytest.mark.parametrize("error", ["too_slow", "too_large"])
+async def test_processes_that_are_too_many_to_look_at_prove_nothing(error: str) -> None:
+    """A list that cannot be had is not an empty one: "it has ended" would be rewarded."""
+    desktop = seen(processes=EvidenceAnswer(error=error))
+    assert desktop.seen_from_outside is not None
+    desktop.seen_from_outside["/w"] = EvidenceAnswer(entries=[])
+    for type, config in {
+        "processes": {"matching": "worker"},
+        "watched_folders": {"path": "/w", "executable": SLEEP},
+    }.items():
+        with pytest.raises(InvalidArtifact, match=error):
+            await get(desktop, type, **config)
+
+
+class Growing(FakeDesktop):
+    """A desktop without evidence from outside, whose file grows after its size was asked for."""
+
+    grown: bytes | Exception = b""
+
+    async def exec(self, argv: list[str], **more: Any) -> Any:
+        if "/usr/bin/stat" in argv:
+            return fake_reply("4 regular file")
+        return await super().exec(argv, **more)
+
+    async def read_file(self, path: str) -> bytes | None:
+        if isinstance(self.grown, Exception):
+            raise self.grown
+        return self.grown
+
+
+async def test_a_file_that_grows_while_it_is_read_is_the_policys() -> None:
+    desktop = Growing()
+    desktop.grown = b"fine"
+    assert await read_content(desktop, "/a", 8) == b"fine"
+    for grown in (b"too long by far", GuestError("The answer has 300 MiB.", code=TOO_LARGE_CODE)):
+        desktop.grown = grown
+        with pytest.raises(InvalidArtifact, match="/a"):
+            await read_content(desktop, "/a", 8)
 
 
 async def test_a_program_is_run_by_its_path_without_the_sessions_environment_and_only_unchanged() -> None:
