@@ -6,12 +6,13 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from dart_agent.errors import AgentError
 from dart_envs.errors import DartEnvError
 
 logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 async def run_together(*bodies: Coroutine[Any, Any, None]) -> None:
@@ -25,6 +26,16 @@ async def run_together(*bodies: Coroutine[Any, Any, None]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_to_its_end(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Let work end, also where the caller is cancelled meanwhile; it is cancelled then, but not before."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 async def run_until_signal(body: Awaitable[None]) -> int:

@@ -15,12 +15,12 @@ import functools
 import logging
 import sys
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from dart_agent.component_process import run_together
+from dart_agent.component_process import run_to_its_end, run_together
 from dart_agent.errors import (
     ConfigError,
     PolicyUnavailableError,
@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from dart_envs.farm.base import FarmLike
 
 logger = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 FAILED_START_DELAY_S = 1.0
 MAX_REJECTED_IN_A_ROW = 5
@@ -205,7 +204,7 @@ class RolloutWorker:
             self._count_rejection(error)
             return None
         except asyncio.CancelledError:
-            await _to_its_end(self._stop(item, journal, playing))
+            await run_to_its_end(self._stop(item, journal, playing))
             raise
         except BaseException as error:
             await self._abandon(item, journal, f"{type(error).__name__}: {error}", ends=True)
@@ -213,7 +212,7 @@ class RolloutWorker:
         finally:
             self._playing.pop(item.assignment, None)
         # Shielded: a finished episode is stored even when the worker is stopped just now.
-        return episode if await _to_its_end(self._report(item, episode, journal)) else None
+        return episode if await run_to_its_end(self._report(item, episode, journal)) else None
 
     async def _stop(self, item: WorkItem, journal: StepJournal | None, playing: asyncio.Task[Episode] | None) -> None:
         """The worker ends: finish a running action where its step can be stored; then leave the rollout, or report where it has ended."""
@@ -327,16 +326,6 @@ class RolloutWorker:
             return
         with contextlib.suppress(StoreError, TimeoutError):
             await wait_for(self._clock, ABANDON_TIMEOUT_S, giving_back)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
-    """Let work end, also where the caller is cancelled meanwhile; it is cancelled then, but not before."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
 
 
 async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:

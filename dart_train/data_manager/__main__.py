@@ -31,7 +31,7 @@ from dart_train.data_manager.service import DataManager
 from dart_train.data_manager.serving import AsgiApp, KeyGuard, serve_app, tcp_listener, unix_listener
 from dart_train.data_manager.store.database import DatabaseLocation, parse_location
 from dart_train.data_manager.store.postgres import DatabaseInUseError
-from dart_train.data_manager.store.steps import ImagePlaceholders, Placeholders
+from dart_train.data_manager.store.step_checks import ImagePlaceholders, Placeholders
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 EXIT_BAD_CONFIG = 2

@@ -171,7 +171,7 @@ class _WarmStartTrainer:
         self.imitated = imitated_screens(self.screens, config)
         if self.head is not None and not self.imitated:
             raise ScreenError(
-                "a policy with an action head learns what to say from demonstrations alone: set warmup.imitated_demos_per_family above 0"
+                "a policy with an action head learns what to say from demonstrations alone: raise warmup.imitated_demos_per_family"
             )
         self.pixels = {screen.image: load_pixels(screen) for screen in everything}
         self.pool: dict[Path, list[_AugmentedScreen]] = defaultdict(list)

@@ -1,19 +1,16 @@
 """Steps in the database: stored as they happen, as slices of token streams.
 
-Role: append, read, check and drop the steps of a rollout, each inside the caller's transaction. Rule: a step is stored once by rollout and
-index, and only behind the one before it; images and their place holders in the prompt must agree, and no place holder may be sampled,
-where the model is known; what is stored of a finished trajectory is never changed. Non-goals: states of rollouts
-(`dart_train.data_manager.store.work`).
+Role: append, read and drop the steps of a rollout, each inside the caller's transaction. Rule: a step is stored once by rollout and index,
+and only behind the one before it; what is stored of a finished trajectory is never changed. Non-goals: what a step must fulfil
+(`dart_train.data_manager.store.step_checks`), states of rollouts (`dart_train.data_manager.store.work`).
 """
 
 from __future__ import annotations
 
 import base64
-import math
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Table, bindparam, delete, insert, select
@@ -27,7 +24,6 @@ from dart_agent.data_client.payloads import (
     steps_digest,
 )
 from dart_agent.data_client.token_stream import (
-    PACKED_ID_BYTES,
     PackedSlice,
     PackedStreamReader,
     StepSlice,
@@ -38,28 +34,7 @@ from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import FinishReason, PointedTarget, StepRecord, VersionSpan
 from dart_train.data_manager.store.database import connection_of
 from dart_train.data_manager.store.models import EpisodeStateTable, ObsoleteSnapshotTable, StepTable
-
-
-@dataclass(frozen=True, slots=True)
-class ImagePlaceholders:
-    """How a model's prompts stand for images.
-
-    Attributes:
-        token_id: The placeholder token.
-        side_px: Side of the square of pixels that becomes one token.
-    """
-
-    token_id: int
-    side_px: int
-
-    def count(self, hw: Sequence[int]) -> int:
-        """Return the number of placeholders of an image of this height and width."""
-        return (hw[0] // self.side_px) * (hw[1] // self.side_px)
-
-
-_Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
-Placeholders = Callable[[], ImagePlaceholders | None]
-"""The placeholders of the run's model, None where it is not known."""
+from dart_train.data_manager.store.step_checks import Placeholders, StepBefore, checked_columns, unpacked_ids
 
 
 def _table(model: type[Any]) -> Table:
@@ -118,13 +93,6 @@ def _forget(session: Session, rollout_id: str) -> None:
         known.discard(rollout_id)
 
 
-class _StepBefore(NamedTuple):
-    """What the check of a step needs of the one before it."""
-
-    segment: int
-    response_end: int
-
-
 def append_step(session: Session, rollout_id: str, step: StreamStepPayload, placeholders: Placeholders) -> bool:
     """Store the next step of an unfinished rollout.
 
@@ -148,7 +116,7 @@ def append_step(session: Session, rollout_id: str, step: StreamStepPayload, plac
     before = _before(session, rollout_id, step.index)
     if step.index and before is None:
         raise StoreError(f"step {step.index} of rollout {rollout_id} comes before step {step.index - 1}")
-    row = _checked(rollout_id, step, before, placeholders)
+    row = checked_columns(rollout_id, step, before, placeholders)
     _note(session, rollout_id)
     connection_of(session).execute(_INSERT_STEP, row)
     return True
@@ -178,8 +146,8 @@ def complete(session: Session, row: TrajectoryPayload, placeholders: Placeholder
     before = _before(session, row.rollout_id, left_out)
     added = []
     for step in row.steps:
-        added.append(_checked(row.rollout_id, step, before, placeholders))
-        before = _StepBefore(step.segment, step.response_end)
+        added.append(checked_columns(row.rollout_id, step, before, placeholders))
+        before = StepBefore(step.segment, step.response_end)
     connection = connection_of(session)
     if added:
         connection.execute(_INSERT_STEP, added)
@@ -398,106 +366,20 @@ def _retire(session: Session, snapshot_id: str | None) -> None:
         session.flush()
 
 
-def _before(session: Session, rollout_id: str, index: int) -> _StepBefore | None:
+def _before(session: Session, rollout_id: str, index: int) -> StepBefore | None:
     if not index:
         return None
     found = connection_of(session).execute(_SEGMENT, {"key": rollout_id, "at": index - 1}).first()
-    return None if found is None else _StepBefore(*found)
-
-
-def _checked(
-    rollout_id: str, step: StreamStepPayload, before: _StepBefore | None, placeholders: Placeholders
-) -> dict[str, Any]:
-    """The columns of a step.
-
-    Where tokens have log-probs, all have finite ones; where they have versions, all have one; slices and images fit.
-    """
-    where = f"step {step.index} of rollout {rollout_id}"
-    row: dict[str, Any] = {
-        "rollout_id": rollout_id,
-        "index": step.index,
-        "segment": step.segment,
-        "response_start": step.response_start,
-        "response_end": step.response_end,
-        "prompt_new": base64.b64decode(step.prompt_new),
-        "token_ids": base64.b64decode(step.token_ids),
-        "logprobs": base64.b64decode(step.logprobs),
-        "version_spans": [list(span) for span in step.version_spans],
-        "image_sha256_new": step.image_sha256_new,
-        "image_hw_new": [list(hw) for hw in step.image_hw_new],
-        "text": step.text,
-        "action": step.action,
-        "parse_error": step.parse_error,
-        "sampling": step.sampling.model_dump(),
-        "finish_reason": step.finish_reason.value,
-        "model_s": step.model_s,
-        "env_s": step.env_s,
-        "pointers": [list(fields) for fields in step.pointers] or None,
-    }
-    logprobs = np.frombuffer(row["logprobs"], dtype="<f4")
-    ntokens, nnew = len(row["token_ids"]) // PACKED_ID_BYTES, len(row["prompt_new"]) // PACKED_ID_BYTES
-    if len(logprobs) and len(logprobs) != ntokens:
-        raise StoreError(f"{where} has {ntokens} tokens but {len(logprobs)} log-probs")
-    if not (np.isfinite(logprobs).all() and all(math.isfinite(fields[3]) for fields in step.pointers)):
-        raise StoreError(f"{where} has a log-prob that is not a finite number")
-    if len(step.image_sha256_new) != len(step.image_hw_new):
-        raise StoreError(f"{where} names {len(step.image_sha256_new)} images but {len(step.image_hw_new)} sizes")
-    begins = step.segment == step.index
-    if not begins and (before is None or before.segment != step.segment):
-        raise StoreError(f"{where} continues segment {step.segment}, which the step before it is not of")
-    held = 0 if begins or before is None else before.response_end
-    if (step.response_start, step.response_end) != (held + nnew, held + nnew + ntokens):
-        raise StoreError(
-            f"{where} answers at [{step.response_start}, {step.response_end}) of its segment, but {held} tokens are stored of it, "
-            f"{nnew} are new in the prompt and {ntokens} were sampled"
-        )
-    position = 0
-    for span in step.version_spans:
-        if span[1] != position or span[2] <= span[1]:
-            raise StoreError(f"{where}: version spans {row['version_spans']} do not follow each other from 0")
-        position = span[2]
-    if step.version_spans and position != ntokens + len(step.pointers):
-        raise StoreError(
-            f"{where}: version spans cover {position} positions of {ntokens} tokens and {len(step.pointers)} targets"
-        )
-    if nnew or ntokens:  # an endpoint tells no ids
-        _check_images(where, _ids(row["prompt_new"]), _ids(row["token_ids"]), step.image_hw_new, placeholders())
-    return row
-
-
-def _check_images(
-    where: str, prompt_new: _Ids, sampled: _Ids, sizes: Sequence[Sequence[int]], model: ImagePlaceholders | None
-) -> None:
-    """Each image must have exactly its number of place holders: the trainer would compute other features than were sampled from.
-
-    All of them are in the prompt; there is no image for a place holder that was sampled.
-    """
-    if model is None:
-        return
-    if model.token_id in sampled:
-        raise StoreError(f"{where} sampled an image placeholder (token {model.token_id}), for which there is no image")
-    is_image = np.concatenate(([0], prompt_new == model.token_id, [0]))
-    borders = np.flatnonzero(np.diff(is_image))
-    found = (borders[1::2] - borders[::2]).tolist()
-    wanted = [model.count(hw) for hw in sizes]
-    if found != wanted:
-        raise StoreError(
-            f"{where}: its prompt has image placeholders in runs of {found}, but its images of {[list(hw) for hw in sizes]} pixels "
-            f"have {wanted}; rollout worker and engine use different image sizes"
-        )
-
-
-def _ids(content: bytes) -> _Ids:
-    return np.frombuffer(content, dtype="<i4")
+    return None if found is None else StepBefore(*found)
 
 
 def _record(row: Any, reader: StreamReader) -> StepRecord:
-    tokens = tuple(_ids(row.token_ids).tolist())
+    tokens = tuple(unpacked_ids(row.token_ids).tolist())
     cut = StepSlice(
         row.segment,
         row.response_start,
         row.response_end,
-        tuple(_ids(row.prompt_new).tolist()),
+        tuple(unpacked_ids(row.prompt_new).tolist()),
         tuple(row.image_sha256_new),
         tuple((hw[0], hw[1]) for hw in row.image_hw_new),
     )

@@ -34,6 +34,7 @@ from dart_train.data_manager.store.database import (
     unavailable,
 )
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
+from dart_train.data_manager.store.step_checks import Placeholders
 
 
 def _table(model: type[Any]) -> Table:
@@ -82,7 +83,7 @@ class TrajectoryStore:
         engine: Engine,
         split_of: SplitOf,
         now: Callable[[], float] = SYSTEM_CLOCK.time,
-        placeholders: stored_steps.Placeholders = lambda: None,
+        placeholders: Placeholders = lambda: None,
     ) -> None:
         self.engine = engine
         self.now = now
@@ -99,7 +100,7 @@ class TrajectoryStore:
         where: DatabaseLocation,
         split_of: SplitOf,
         now: Callable[[], float] = SYSTEM_CLOCK.time,
-        placeholders: stored_steps.Placeholders = lambda: None,
+        placeholders: Placeholders = lambda: None,
     ) -> TrajectoryStore:
         """Open a database for writing; it is created and migrated. One process writes, any number may read.
 

@@ -24,7 +24,7 @@ from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.worker_config import STOP_TIMEOUT_S, load_worker_config
 from dart_train.config import Recipe
 from dart_train.data_manager.__main__ import placeholders_of
-from dart_train.data_manager.store.steps import ImagePlaceholders
+from dart_train.data_manager.store.step_checks import ImagePlaceholders
 from dart_train.run import components, recipe_policy, training_components
 from dart_train.run.paths import RunPaths
 from dart_train.trainer.config import read_trainer_config

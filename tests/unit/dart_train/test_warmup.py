@@ -354,7 +354,7 @@ def test_a_policy_learns_to_describe_and_its_head_to_point(tmp_path: Path, loade
 def test_a_head_without_demonstrations_is_refused(tmp_path: Path, loaded: LoadedModel) -> None:
     loaded.save(tmp_path / "start")
     _store(tmp_path / "screens", 8)
-    with pytest.raises(ScreenError, match=r"set warmup\.imitated_demos_per_family above 0"):
+    with pytest.raises(ScreenError, match=r"raise warmup\.imitated_demos_per_family"):
         warm_start(_config(tmp_path, tmp_path / "start", pointer=True, imitated_demos_per_family=0))
 
 

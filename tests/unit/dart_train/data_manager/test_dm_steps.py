@@ -22,7 +22,8 @@ from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop
 from dart_agent.types import Directive, Purpose, SamplingParams, StepRecord, Trajectory, VersionSpan, WorkItem
 from dart_train.data_manager.store import database
 from dart_train.data_manager.store.models import EpisodeStateTable, EventTable, RolloutTable, StepTable
-from dart_train.data_manager.store.steps import ImagePlaceholders, read_steps
+from dart_train.data_manager.store.step_checks import ImagePlaceholders
+from dart_train.data_manager.store.steps import read_steps
 from tests.unit.dart_agent.test_token_stream import episode
 
 STATE = EpisodeState(
