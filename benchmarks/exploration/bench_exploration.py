@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from dart_agent.explore.desktops.simulated import SimulatedApplication, Simulate
 from dart_envs.farm.client import AsyncFarmClient
 from dart_server.wire import DesktopShape
 
-TABLES = {"with_snapshots": True, "without_snapshots": False}
+TABLES = {"with_snapshots": tuple(ARMS), "without_snapshots": ("qicrl", "qicrl_model", "breadth_first")}
+"""By table: its arms. Those that stay where an action leads return to no screen, and are explored with snapshots alone."""
 LIVE_ARMS = ("qicrl", "qicrl_model", "breadth_first", "random")
 DESKTOPS = (1, 2, 4)
 RATIOS = {
@@ -80,14 +82,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 async def _measure(args: argparse.Namespace, cells: Cells) -> dict[str, Any]:
     tables = {
-        name: {arm: await _arm(args, cells, arm, snapshots=snapshots) for arm in ARMS}
-        for name, snapshots in TABLES.items()
+        name: {arm: await _arm(args, cells, arm, snapshots=name == "with_snapshots") for arm in arms}
+        for name, arms in TABLES.items()
     }
     forks = {str(desktops): await _forks(args, cells, desktops) for desktops in DESKTOPS}
     figures: dict[str, Any] = {
         **ratios(tables["with_snapshots"]),
         "snapshots_over_none": {
-            arm: ratio(*(found_by(tables[name][arm], "screens") for name in TABLES)) for arm in ARMS
+            arm: ratio(*(found_by(tables[name][arm], "screens") for name in TABLES))
+            for arm in tables["without_snapshots"]
         },
         "applications": "simulated",
         "model": "simulated",
@@ -142,9 +145,7 @@ async def _arm(args: argparse.Namespace, cells: Cells, arm: str, *, snapshots: b
         [
             await cells.get(
                 f"simulated-{application}-{seed}-{arm}{suffix}",
-                lambda application=application, seed=seed: _simulated(
-                    arm, application, seed, args.steps, args.pages, snapshots=snapshots
-                ),
+                partial(_simulated, arm, application, seed, args.steps, args.pages, snapshots=snapshots),
             )
             for application in args.applications
             for seed in args.seeds
@@ -158,9 +159,7 @@ async def _forks(args: argparse.Namespace, cells: Cells, desktops: int) -> dict[
     found = [
         await cells.get(
             f"simulated-{application}-{seed}-desktops-{desktops}",
-            lambda application=application, seed=seed: _simulated(
-                "qicrl", application, seed, of_each * desktops, args.pages, desktops=desktops
-            ),
+            partial(_simulated, "qicrl", application, seed, of_each * desktops, args.pages, desktops=desktops),
         )
         for application in args.applications
         for seed in args.seeds
@@ -187,8 +186,8 @@ async def _other_desktops_act() -> None:
 async def _live(args: argparse.Namespace, cells: Cells, farm: AsyncFarmClient, program: str) -> dict[str, Any]:
     shape = DesktopShape(image=args.live_image, resolution=(640, 400))
 
-    def run(arm: str, seed: int, desktops: int) -> Callable[[], Any]:
-        return lambda: _live_cell(farm, shape, program, arm, seed, args.live_steps, desktops)
+    def run(arm: str, seed: int, desktops: int) -> Callable[[], Awaitable[Cell]]:
+        return partial(_live_cell, farm, shape, program, arm, seed, args.live_steps, desktops)
 
     table = {
         arm: means([await cells.get(f"live-{program}-{seed}-{arm}", run(arm, seed, 1)) for seed in args.live_seeds])

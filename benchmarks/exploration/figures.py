@@ -53,11 +53,11 @@ def ratio(ours: Found, theirs: Found) -> dict[str, Any]:
         raise ValueError("the two arms did not explore the same")
     pairs = [np.array([ours[name], theirs[name]], float) for name in ours]
     rng = np.random.default_rng(0)
-    drawn = np.zeros((DRAWS, 2))
-    for draw in range(DRAWS):
-        for at in rng.integers(len(pairs), size=len(pairs)):
-            seeds = rng.integers(pairs[at].shape[1], size=pairs[at].shape[1])
-            drawn[draw] += pairs[at][:, seeds].sum(axis=1)
+    applications = rng.integers(len(pairs), size=(DRAWS, len(pairs)))
+    drawn = np.zeros((2, DRAWS))
+    for at, pair in enumerate(pairs):
+        seeds = rng.integers(pair.shape[1], size=(DRAWS, len(pairs), pair.shape[1]))
+        drawn += (pair[:, seeds].sum(axis=3) * (applications == at)).sum(axis=2)
     total = np.sum([pair.sum(axis=1) for pair in pairs], axis=0)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+    low, high = np.quantile(drawn[0] / drawn[1], (0.025, 0.975))
     return {"ratio": round(float(total[0] / total[1]), 2), "interval": [round(float(low), 2), round(float(high), 2)]}
