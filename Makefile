@@ -32,7 +32,7 @@ help:
 	@echo "make scorer        OSWorld's official evaluators (desktop-env) in an environment of their own, for the tests that compare with them"
 	@echo "make chaos         planted faults are caught; then kill clients, desktops and the server at random for 15 minutes; ARGS='--minutes 1 --seed 7 --postgres'"
 	@echo "make docs          builds the documentation site in docs-site; a broken link or a page that is in no menu fails"
-	@echo "make fuzz          schemathesis over the whole API, malformed requests, WebSocket frames, a hundred thousand model outputs: ten minutes"
+	@echo "make fuzz          schemathesis over the whole API, malformed requests, WebSocket frames, a hundred thousand model outputs for each reader: half an hour"
 	@echo "make reap          remove everything a crashed farm left on this host"
 
 setup:

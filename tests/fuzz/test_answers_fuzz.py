@@ -1,4 +1,4 @@
-"""A hundred thousand model outputs through every action format: none raises, none clicks outside the screen, none takes long."""
+"""A hundred thousand model outputs through every reader: none raises, none clicks outside the screen, none takes long."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from collections import Counter
 
 import pytest
-from action_format_cases import point_map
-from hostile_answers import check_reading, hostile_answers
+from hostile_answers import READERS, check_reading, hostile_answers
 
-from dart_envs.action_formats import FORMATS, make_format
+from dart_agent.prompts.builder import preset
 
 ANSWERS = 100_000
+"""For each reader."""
+CHUNKS = 4
 SEED = 20261125
 MEDIAN_S = 0.005
 LONGEST_S = 2.0
@@ -21,23 +22,25 @@ LONGEST_S = 2.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-def test_hostile_outputs_are_read_without_an_exception() -> None:
-    formats = {name: make_format(name) for name in FORMATS}
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("reader", READERS)
+def test_hostile_outputs_are_read_without_an_exception(reader: str, chunk: int) -> None:
+    spec, count = preset(reader), ANSWERS // CHUNKS
     times_s: list[float] = []
     results: Counter[str] = Counter()
-    for name, screen_wh, pointer, answer in hostile_answers(ANSWERS, SEED):
-        points = point_map(formats[name], screen_wh)
+    for answer in hostile_answers(reader, count, SEED + chunk):
         started_s = time.process_time()
         try:
-            parsed = formats[name].parse(answer, points, pointer)
+            parsed = spec.parse(answer.text, answer.points, answer.pointer)
         except Exception as error:
-            raise AssertionError(f"{name} raised on {answer!r}") from error
+            raise AssertionError(f"{reader} raised on {answer.text!r}") from error
         times_s.append(time.process_time() - started_s)
-        fault = check_reading(parsed, screen_wh)
+        fault = check_reading(parsed, answer.points.screen_wh)
         results["performed" if fault is None else fault.value] += 1
     print(
-        f"{ANSWERS} outputs, {len(FORMATS)} formats: {dict(results.most_common())}; median {statistics.median(times_s) * 1e6:.0f} us, "
+        f"{reader}: {results.total()} outputs: {dict(results.most_common())}; median {statistics.median(times_s) * 1e6:.0f} us, "
         f"longest {max(times_s) * 1e3:.1f} ms"
     )
+    assert results.total() == count
     assert statistics.median(times_s) <= MEDIAN_S
     assert max(times_s) <= LONGEST_S

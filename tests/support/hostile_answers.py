@@ -1,23 +1,29 @@
-"""Model outputs that go wrong in every way, for every action format, and what a reader may make of them.
+"""Model outputs that go wrong in every way, for every reader, and what a reader may make of them.
 
-Role: `hostile_answers` generates, `check_reading` checks one reading. Rule: deterministic by seed and fast: valid answers of some format,
-mutated, spliced and repeated. Non-goals: single known defects (the formats' own tests).
+Role: `hostile_answers` generates, `check_reading` checks one reading. Rule: the readers are those of rollouts: the prompts with our own
+wording, which the demo is trained with, and all action formats. Deterministic by seed and fast: valid answers of some reader, mutated,
+spliced and repeated. Non-goals: single known defects (the formats' own tests).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from action_format_cases import point_map, sample_answer
+from action_format_cases import sample_action, sample_answer
 
-from dart_envs.action_formats import FORMATS, ParsedAnswer, ParseError, make_format
+from dart_agent.prompts.builder import PRESETS, PromptSpec, preset
+from dart_envs.action_formats import FORMATS, ParsedAnswer, ParseError
 from dart_envs.action_formats.base import MAX_ACTIONS, MAX_DETAIL_CHARS, MAX_EVENTS
 from dart_envs.actions import MAX_WAIT_S, actions_to_dict, decode_action
-from dart_envs.errors import ActionFault
-from dart_envs.types import DecodedAction
+from dart_envs.errors import ActionError, ActionFault
+from dart_envs.observations.geometry import PointMap
+from dart_envs.types import ActionType, DecodedAction
 from dart_server.wire import MoveEvent, WaitEvent
 
+READERS = (*PRESETS, *FORMATS)
+"""Names of the prompts whose answers are read."""
 SCREENS = ((1920, 1080), (640, 400), (65, 4000))
 NUMBERS = (
     *(
@@ -138,31 +144,55 @@ TOKENS = (
 DIGITS = "0123456789"
 
 
-def hostile_answers(count: int, seed: int) -> Iterator[tuple[str, tuple[int, int], tuple[int, int], str]]:
-    """Generate outputs.
+@dataclass(frozen=True)
+class HostileAnswer:
+    """An output, and where it is read: on which screen, with which points, and where the mouse pointer is."""
+
+    text: str
+    points: PointMap
+    pointer: tuple[int, int]
+
+
+def hostile_answers(reader: str, count: int, seed: int) -> Iterator[HostileAnswer]:
+    """Generate outputs for one reader; four fifths of them are made of its own answers.
 
     Args:
+        reader: Name of the prompt whose answers they should be.
         count: How many.
         seed: Of the generator.
 
     Yields:
-        Name of the format that reads it, (width, height) of the screen, position of the pointer, and the output.
+        The outputs.
     """
-    chance = random.Random(seed)
-    formats = [make_format(name) for name in FORMATS]
-    maps = {(one.name, screen): point_map(one, screen) for one in formats for screen in SCREENS}
+    chance = random.Random(f"{seed} {reader}")
+    specs = {name: preset(name) for name in READERS}
     for _ in range(count):
-        reader, writer = chance.choice(formats), chance.choice(formats)
-        if chance.random() < 0.8:
-            writer = reader
         screen = chance.choice(SCREENS)
-        answer = sample_answer(writer, maps[writer.name, screen], chance)
+        writer = reader if chance.random() < 0.8 else chance.choice(READERS)
+        answer = _sample(specs[writer], screen, chance)
         for _ in range(chance.choice((0, 1, 1, 2, 3, 6))):
             answer = _mutate(answer, chance)
         if chance.random() < 0.05:
-            other = chance.choice(formats)
-            answer += sample_answer(other, maps[other.name, screen], chance)
-        yield reader.name, screen, (chance.randrange(screen[0]), chance.randrange(screen[1])), answer
+            answer += _sample(specs[chance.choice(READERS)], screen, chance)
+        pointer = (chance.randrange(screen[0]), chance.randrange(screen[1]))
+        yield HostileAnswer(answer, _points(specs[reader], screen), pointer)
+
+
+def _points(spec: PromptSpec, screen_wh: tuple[int, int]) -> PointMap:
+    return PointMap(spec.picture_wh(screen_wh), screen_wh, spec.coordinates)
+
+
+def _sample(spec: PromptSpec, screen_wh: tuple[int, int], chance: random.Random) -> str:
+    """A valid answer."""
+    points = _points(spec, screen_wh)
+    if spec.format is not None:
+        return sample_answer(spec.format, points, chance)
+    while True:
+        action = sample_action(chance.choice(sorted(ActionType)), points, chance)
+        try:
+            return spec.write(action, points, thought=chance.choice(["", "Click OK"]))
+        except ActionError:
+            continue
 
 
 def _mutate(text: str, chance: random.Random) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from action_format_cases import past_turns, point_map, sample_action, turn_shape, turn_texts
-from hostile_answers import check_reading, hostile_answers
+from hostile_answers import READERS, check_reading, hostile_answers
 
+from dart_agent.prompts.builder import preset
 from dart_envs.action_formats import FORMATS, ParsedAnswer, ParseError, format_names, make_format
 from dart_envs.errors import ActionError, ActionFault
 from dart_envs.types import Action, ActionType
@@ -158,17 +159,18 @@ def test_long_answers_are_read_in_a_time_that_grows_with_their_length(name: str)
 
 def test_hostile_outputs_perform_nothing_or_what_the_screen_has() -> None:
     """The long form is `make fuzz`."""
-    formats = {name: make_format(name) for name in FORMATS}
     readings: Counter[tuple[str, bool]] = Counter()
     faults: Counter[ActionFault] = Counter()
-    for name, screen_wh, pointer, answer in hostile_answers(3_000, seed=7):
-        points = point_map(formats[name], screen_wh)
-        try:
-            fault = check_reading(formats[name].parse(answer, points, pointer), screen_wh)
-        except Exception as error:
-            raise AssertionError(f"{name} on {answer!r}") from error
-        readings[name, fault is None] += 1
-        if fault is not None:
-            faults[fault] += 1
-    assert set(readings) == {(name, read) for name in FORMATS for read in (True, False)}
+    for reader in READERS:
+        spec = preset(reader)
+        for answer in hostile_answers(reader, 400, seed=7):
+            try:
+                parsed = spec.parse(answer.text, answer.points, answer.pointer)
+                fault = check_reading(parsed, answer.points.screen_wh)
+            except Exception as error:
+                raise AssertionError(f"{reader} on {answer.text!r}") from error
+            readings[reader, fault is None] += 1
+            if fault is not None:
+                faults[fault] += 1
+    assert set(readings) == {(reader, read) for reader in READERS for read in (True, False)}
     assert set(faults) == set(ActionFault) - {ActionFault.REFUSED}
