@@ -188,9 +188,8 @@ class PromptBuilder:
 
     def new_history(self) -> History:
         """An empty history for an episode."""
-        return History(
-            self.spec.history or HistorySettings(policy="screens", keep=self.spec.images), summarise=action_line
-        )
+        settings = self.spec.history or HistorySettings(policy="screens", keep=self.spec.images)
+        return History(settings, summarise=getattr(self.spec.format, "summary", action_line))
 
     def model_image(self, screenshot: RgbImage) -> RgbImage:
         """The screenshot in the size that the model gets."""

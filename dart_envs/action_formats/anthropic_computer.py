@@ -48,6 +48,7 @@ from dart_envs.action_formats.tool_calls import (
     pointer_after,
     raise_if_not_performed,
     required,
+    summary_line,
     text_field,
     wheel_clicks,
     with_keys_held,
@@ -127,6 +128,14 @@ class AnthropicComputerFormat:
             return ({"type": self._tool, "configs": {name: {"enabled": False} for name in _NOT_OFFERED}},)
         size = {"display_width_px": picture_wh[0], "display_height_px": picture_wh[1]}
         return ({"type": self._tool, "name": TOOLSET, **size},)
+
+    def summary(self, answer: str) -> str:
+        """Return the line that tells of an answer whose turn is not shown any more."""
+        try:
+            calls, said, _ = _calls(find_json(answer)[1])
+        except ActionError:
+            return summary_line([], [answer])
+        return summary_line([{name: given} for name, given in calls], said)
 
     def parse(self, answer: str, points: PointMap, pointer: tuple[int, int] = (0, 0)) -> ParsedAnswer | ParseError:
         """Read an answer; see `ActionFormat.parse`."""

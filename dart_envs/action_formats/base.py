@@ -94,7 +94,11 @@ class PictureSize:
 
 
 class ActionFormat(Protocol):
-    """How one kind of checkpoint is asked and how it answers."""
+    """How one kind of checkpoint is asked and how it answers.
+
+    A format may have a method `summary(answer) -> str`, the line that tells of an answer whose turn a prompt does not show any more;
+    without it, that is what follows `Action:`.
+    """
 
     @property
     def name(self) -> str:

@@ -45,6 +45,7 @@ from dart_envs.action_formats.tool_calls import (
     parse_json,
     raise_if_not_performed,
     required,
+    summary_line,
     text_field,
     wheel_clicks,
     with_keys_held,
@@ -125,6 +126,14 @@ class OpenaiComputerFormat:
             return ({"type": self._tool},)
         size = {"display_width": picture_wh[0], "display_height": picture_wh[1]}
         return ({"type": self._tool, **size, "environment": self._environment},)
+
+    def summary(self, answer: str) -> str:
+        """Return the line that tells of an answer whose turn is not shown any more."""
+        try:
+            calls, said, _ = _calls(find_json(answer)[1])
+        except ActionError:
+            return summary_line([], [answer])
+        return summary_line(calls, said)
 
     def parse(self, answer: str, points: PointMap, pointer: tuple[int, int] = (0, 0)) -> ParsedAnswer | ParseError:
         """Read an answer; see `ActionFormat.parse`. Every action of the tool that needs a point has one."""

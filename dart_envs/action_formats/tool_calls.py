@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dart_envs.action_formats.base import MAX_ACTIONS, OneAction, point_to_screen
+from dart_envs.action_formats.base import MAX_ACTIONS, MAX_DETAIL_CHARS, OneAction, point_to_screen
 from dart_envs.actions import MAX_WHEEL_CLICKS, decode_action, drag
 from dart_envs.errors import ActionError, ActionFault
 from dart_envs.key_names import canonical_key
@@ -273,6 +273,13 @@ def with_keys_held(action: OneAction, held: Sequence[str], screen_wh: tuple[int,
     down: list[InputEvent] = [KeyEvent(type="key_down", key=key) for key in held]
     up: list[InputEvent] = [KeyEvent(type="key_up", key=key) for key in reversed(held)]
     return DecodedAction((*down, *inner.events, *up))
+
+
+def summary_line(calls: Sequence[Any], said: Sequence[str]) -> str:
+    """Return the line that tells of an answer whose turn is not shown any more: its calls, or, without any, the last thing it says."""
+    if calls:
+        return " ".join(json.dumps(call, ensure_ascii=False) for call in calls)
+    return " ".join(" ".join(said[-1:]).split())[:MAX_DETAIL_CHARS]
 
 
 def ending(thought: str, *, infeasible: str) -> Action:

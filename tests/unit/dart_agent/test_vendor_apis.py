@@ -377,6 +377,28 @@ async def test_turns_that_another_policy_wrote_become_calls_with_ids(api: Api) -
     assert "no JSON at all" in fake.seen[0].content.decode()
 
 
+@pytest.mark.parametrize(
+    ("api", "answers", "line"),
+    [
+        ("responses", [[reasoning(1), computer_call(1, CLICK)], [reasoning(2), output_message("Stuck.")]], CLICK),
+        (
+            "messages",
+            [
+                [{"type": "thinking", "thinking": "gAAAA", "signature": "gAAAA"}, tool_use(1, "type", text="hello")],
+                [{"type": "text", "text": "Stuck."}],
+            ],
+            {"type": {"text": "hello"}},
+        ),
+    ],
+)
+def test_a_summary_tells_the_actions_and_not_the_reasoning(api: Api, answers: list[Any], line: dict[str, Any]) -> None:
+    spec = declare_tool(preset(FORMATS[api], history=HistorySettings(policy="summary", keep=1)), settings(api))
+    history = PromptBuilder(spec).new_history()
+    for answer in [*answers, answers[0]]:
+        history.add(request().images[0], json.dumps(answer))
+    assert history.summary == (json.dumps(line), "Stuck.")
+
+
 def test_settings_that_disagree_are_refused_with_the_fix() -> None:
     for given, said in (
         ({"api": "chat", "computer_tool": "computer"}, "set api to responses or messages"),
