@@ -243,7 +243,10 @@ def _bind(name: str, call: ast.Call, parameters: Sequence[str]) -> dict[str, Any
 
 def _literal(node: ast.expr) -> Any:
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
+        # A hexadecimal number may have more digits than Python writes, and messages say what was given.
+        repr(value)
+        return value
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         raise ActionError(f"Arguments are literal values; line {node.lineno} has something else.") from None
 

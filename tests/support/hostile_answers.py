@@ -142,6 +142,8 @@ TOKENS = (
     ),
 )
 DIGITS = "0123456789"
+MAX_CHARS = 1_000_000
+"""Of an output: more than any limit of tokens allows."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def hostile_answers(reader: str, count: int, seed: int) -> Iterator[HostileAnswe
         writer = reader if chance.random() < 0.8 else chance.choice(READERS)
         answer = _sample(specs[writer], screen, chance)
         for _ in range(chance.choice((0, 1, 1, 2, 3, 6))):
-            answer = _mutate(answer, chance)
+            answer = _mutate(answer, chance)[:MAX_CHARS]
         if chance.random() < 0.05:
             answer += _sample(specs[chance.choice(READERS)], screen, chance)
         pointer = (chance.randrange(screen[0]), chance.randrange(screen[1]))

@@ -129,3 +129,13 @@ def test_what_performs_nothing_has_a_cause(answer: str, fault: ActionFault, monk
     monkeypatch.undo()
     assert isinstance(parsed, ParseError)
     assert parsed.fault is fault, parsed
+
+
+@pytest.mark.parametrize(
+    "code", ["pyautogui.click({}, 1)", "pyautogui.click([1, {}, 2])", "time.sleep({})", "pyautogui.press({})"]
+)
+def test_a_hexadecimal_number_of_more_digits_than_python_writes_is_refused(code: str) -> None:
+    answer = "```python\n" + code.format("0x" + "9" * 5_000) + "\n```"
+    parsed = FORMAT.parse(answer, POINTS, HERE)
+    assert isinstance(parsed, ParseError)
+    assert parsed.fault is ActionFault.BAD_VALUE
