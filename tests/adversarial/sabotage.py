@@ -37,6 +37,9 @@ from sabotage_effects import (
     user_processes,
 )
 
+from dart_envs.types import DecodedAction
+from dart_server.wire import KeyEvent
+
 
 @dataclass(frozen=True, slots=True)
 class Sabotage:
@@ -48,6 +51,8 @@ class Sabotage:
         effect: What it has done afterwards.
         sudo: Whether it needs root.
         quick: Whether it belongs to the short selection.
+        then: What the policy does next; None is a move of the pointer.
+        observed: Parts of the observation beside the screenshot.
     """
 
     name: str
@@ -55,6 +60,8 @@ class Sabotage:
     effect: Effect | Probe
     sudo: bool = False
     quick: bool = False
+    then: DecodedAction | None = None
+    observed: tuple[str, ...] = ()
 
 
 def _python(code: str) -> str:
@@ -335,11 +342,7 @@ def _session() -> tuple[Sabotage, ...]:
         ),
         Sabotage(
             "grab_the_server",
-            _detached(
-                _python(
-                    "import time\nfrom Xlib import display\nd = display.Display(':0')\nd.grab_server()\nd.sync()\ntime.sleep(900)"
-                )
-            ),
+            _detached(_python(_GRAB)),
             Probe("timeout 2 xdotool getmouselocation; [ $? = 124 ]"),
         ),
         Sabotage(
@@ -382,4 +385,87 @@ def _session() -> tuple[Sabotage, ...]:
     )
 
 
-SABOTAGES = (*_signals(), *_limits(), *_files(), *_session())
+WATCHES, DESCRIPTORS, HOLDERS = 20_000, 4_000, 10
+_MANY_WATCHES = f"""
+import ctypes, os, resource, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+libc = ctypes.CDLL(None)
+inotify, watches = libc.inotify_init(), 0
+for folder, _, names in os.walk("/usr"):
+    for name in names:
+        watches += libc.inotify_add_watch(inotify, os.path.join(folder, name).encode(), 0xFFF) > 0
+    if watches > {WATCHES}:
+        break
+for _ in range({DESCRIPTORS}):
+    os.dup(inotify)
+for _ in range({HOLDERS - 1}):
+    if os.fork() == 0:
+        break
+time.sleep(900)
+"""
+_SLOW_TREE = """
+import time
+from gi.repository import Gio, GLib
+ROOT, WORD = "/org/a11y/atspi/accessible/root", "org.a11y.atspi."
+ANSWERS = {
+    "GetState": ("(au)", ([0xFFFFFFFF] * 2,)),
+    "GetInterfaces": ("(as)", ([WORD + "Accessible"],)),
+    "GetRole": ("(u)", (75,)),
+    "GetAttributes": ("(a{ss})", ({},)),
+    "GetChildren": ("(a(so))", ([],)),
+    "GetChildAtIndex": ("((so))", (("", "/org/a11y/atspi/null"),)),
+}
+methods = "".join(
+    f'<method name="{name}"><arg type="{kind[1:-1]}" direction="out"/></method>' for name, (kind, _) in ANSWERS.items()
+).replace('"GetChildAtIndex">', '"GetChildAtIndex"><arg type="i" direction="in"/>')
+fields = '<property name="ChildCount" type="i" access="read"/><property name="Name" type="s" access="read"/>'
+info = Gio.DBusNodeInfo.new_for_xml(f'<node><interface name="{WORD}Accessible">{methods}{fields}</interface></node>')
+
+def answer(bus, sender, path, interface, method, arguments, call):
+    time.sleep(0.4)
+    call.return_value(GLib.Variant(*ANSWERS[method]))
+
+def tell(bus, sender, path, interface, name):
+    time.sleep(0.4)
+    return GLib.Variant("i", 1000) if name == "ChildCount" else GLib.Variant("s", "slow")
+
+session = Gio.bus_get_sync(Gio.BusType.SESSION)
+address = session.call_sync("org.a11y.Bus", "/org/a11y/bus", "org.a11y.Bus", "GetAddress", None, None, 0, -1).unpack()[0]
+flags = Gio.DBusConnectionFlags.AUTHENTICATION_CLIENT | Gio.DBusConnectionFlags.MESSAGE_BUS_CONNECTION
+bus = Gio.DBusConnection.new_for_address_sync(address, flags, None, None)
+bus.register_object(ROOT, info.interfaces[0], answer, tell, None)
+plug = GLib.Variant("((so))", ((bus.get_unique_name(), ROOT),))
+bus.call_sync(WORD + "Registry", ROOT, WORD + "Socket", "Embed", plug, None, 0, -1)
+open("/home/user/embedded", "w").close()
+GLib.MainLoop().run()
+"""
+_GRAB = "import time\nfrom Xlib import display\nd = display.Display(':0')\nd.grab_server()\nd.sync()\ntime.sleep(900)"
+_MANY_KEYS = DecodedAction(events=(KeyEvent(type="key_down", key="a"), KeyEvent(type="key_up", key="a")) * 100)
+
+
+def _delays() -> tuple[Sabotage, ...]:
+    """Each is slow in a way that nobody outside waits long enough for."""
+    return (
+        Sabotage(
+            "many_descriptors_of_many_watches",
+            _detached(_python(_MANY_WATCHES)),
+            all_of(running("inotify_add_watch", HOLDERS), descriptors_of("inotify_add_watch", DESCRIPTORS)),
+            quick=True,
+        ),
+        Sabotage(
+            "slow_accessibility_tree",
+            _detached(_python(_SLOW_TREE)),
+            all_of(running("GetChildAtIndex"), file_is("/home/user/embedded", lambda _: True)),
+            observed=("a11y_xml",),
+        ),
+        Sabotage(
+            "grab_the_server_and_press_many_keys",
+            _detached(_python(_GRAB)),
+            Probe("timeout 2 xdotool getmouselocation; [ $? = 124 ]"),
+            then=_MANY_KEYS,
+        ),
+    )
+
+
+SABOTAGES = (*_signals(), *_limits(), *_files(), *_session(), *_delays())

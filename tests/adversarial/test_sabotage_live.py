@@ -1,13 +1,14 @@
 """Whatever a policy breaks on a healthy host, its episode has a verdict: reward 0, and no mask.
 
-The task is judged by a file, the names in a folder, a dialog's answer, windows, the accessibility tree and a command. Nothing of the book
-solves it, so that an honest judgement of every damage is 0. Each case is an episode on a live desktop.
+The task is judged by a file, the names in a folder, a dialog's answer, windows, the accessibility tree, processes and a command. Nothing of
+the book solves it, so that an honest judgement of every damage is 0. Each case is an episode on a live desktop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,9 +21,12 @@ from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.errors import DartEnvError
 from dart_envs.tasks import Task, parse_task
 from dart_envs.types import EndReason
+from dart_server.wire import ProcessesQuery
 
 LINE_TIMEOUT_S = 25.0
 EFFECT_POLLS, EFFECT_POLL_S = 100, 0.1
+LOOK_S, REMOVAL_S = 20.0, 30.0
+"""A look has five seconds, and a host may be busy."""
 
 
 def _rule(**rules: Any) -> dict[str, Any]:
@@ -37,6 +41,7 @@ def _task() -> Task:
         ("exact_match", {"type": "captured", "name": "answer", "window_name": "Query"}, _rule(expected="solved")),
         ("contains_names", {"type": "window_titles"}, _rule(include=["solved"])),
         ("contains_element", {"type": "a11y_elements", "role": "text"}, _rule(text="solved")),
+        ("contains_names", {"type": "processes", "matching": "^solved$"}, _rule(include=["solved"])),
         ("exact_match", {"type": "vm_command_line", "command": ["cat", "/home/user/note.txt"]}, _rule(expected="no")),
     ]
     functions, results, expected = zip(*judged, strict=True)
@@ -63,14 +68,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-async def env(url: str) -> AsyncIterator[AsyncDesktopEnv]:
-    async with episodes(url) as env:
-        yield env
-
-
-async def _outcome(env: AsyncDesktopEnv, sabotage: Sabotage | None) -> tuple[float, bool, EndReason, str | None]:
+async def _outcome(url: str, sabotage: Sabotage | None) -> tuple[float, bool, EndReason, str | None]:
     """Reward, mask, end and cause of an episode in which the policy does this. A sabotage without its effect fails the test."""
+    async with episodes(url, observation=["screenshot", *(sabotage.observed if sabotage else ())]) as env:
+        return await _episode(env, sabotage)
+
+
+async def _episode(env: AsyncDesktopEnv, sabotage: Sabotage | None) -> tuple[float, bool, EndReason, str | None]:
     await env.reset(_task())
     assert env.lease is not None
     result = await env.step(MOVE)
@@ -82,7 +86,7 @@ async def _outcome(env: AsyncDesktopEnv, sabotage: Sabotage | None) -> tuple[flo
         with suppress(DartEnvError):  # the desktop may well not live to answer
             said = await env.lease.exec(["sh", "-c", sabotage.line], timeout_s=LINE_TIMEOUT_S, user=user)
         assert await _took_effect(env, sabotage.effect, outside), f"{sabotage.name} did nothing: {said}"
-    for action in (MOVE, DONE):
+    for action in (MOVE if sabotage is None or sabotage.then is None else sabotage.then, DONE):
         if result.end is None:
             result = await env.step(action)
     assert result.end is not None
@@ -109,23 +113,46 @@ def _cases(*, quick: bool) -> list[Any]:
 
 
 @pytest.mark.desktop
-async def test_an_untouched_desktop_is_judged(env: AsyncDesktopEnv) -> None:
-    assert await _outcome(env, None) == (0.0, False, EndReason.DONE, None)
+async def test_an_untouched_desktop_is_judged(url: str) -> None:
+    assert await _outcome(url, None) == (0.0, False, EndReason.DONE, None)
 
 
 @pytest.mark.desktop
 @pytest.mark.parametrize("sabotage", _cases(quick=True))
-async def test_a_broken_desktop_gives_no_mask(env: AsyncDesktopEnv, sabotage: Sabotage) -> None:
-    reward, masked, end, cause = await _outcome(env, sabotage)
+async def test_a_broken_desktop_gives_no_mask(url: str, sabotage: Sabotage) -> None:
+    reward, masked, end, cause = await _outcome(url, sabotage)
     assert (reward, masked) == (0.0, False), f"{end}: {cause}"
 
 
 @pytest.mark.desktop
 @pytest.mark.slow
 @pytest.mark.parametrize("sabotage", _cases(quick=False))
-async def test_no_way_of_the_book_gives_a_mask(env: AsyncDesktopEnv, sabotage: Sabotage) -> None:
-    reward, masked, end, cause = await _outcome(env, sabotage)
+async def test_no_way_of_the_book_gives_a_mask(url: str, sabotage: Sabotage) -> None:
+    reward, masked, end, cause = await _outcome(url, sabotage)
     assert (reward, masked) == (0.0, False), f"{end}: {cause}"
+
+
+@pytest.mark.desktop
+async def test_a_desktop_that_is_slow_to_look_at_harms_no_neighbour_and_can_be_removed(url: str) -> None:
+    sabotage = next(one for one in SABOTAGES if one.name == "many_descriptors_of_many_watches")
+    async with episodes(url) as hostile, episodes(url) as honest:
+        for env in (hostile, honest):
+            await env.reset(_task())
+        assert hostile.lease is not None
+        assert honest.lease is not None
+        outside = Outside(hostile.lease.desktop_id)
+        await hostile.lease.exec(["sh", "-c", sabotage.line], timeout_s=LINE_TIMEOUT_S)
+        assert await _took_effect(hostile, sabotage.effect, outside)
+        began_s = time.monotonic()
+        looks = [env.lease.evidence([ProcessesQuery(code=True)]) for env in (hostile, honest) if env.lease is not None]
+        slow, quick = [seen.answers[0] for seen in await asyncio.gather(*looks)]
+        assert time.monotonic() - began_s < LOOK_S
+        assert slow.error == "too_slow"
+        assert quick.processes
+        await honest.step(MOVE)
+        await hostile.lease.reset()
+        assert (await hostile.lease.evidence([ProcessesQuery()])).answers[0].processes
+        assert time.monotonic() - began_s < LOOK_S + REMOVAL_S
 
 
 def test_the_book_has_fifty_ways() -> None:

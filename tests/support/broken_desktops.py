@@ -60,7 +60,7 @@ def limited_farm(place: Path, *, memory_mib: int, disk_mib: int, pids: int) -> I
 
 
 @asynccontextmanager
-async def episodes(url: str) -> AsyncIterator[AsyncDesktopEnv]:
-    """Episodes on desktops of a farm."""
-    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE) as env:
+async def episodes(url: str, **options: Any) -> AsyncIterator[AsyncDesktopEnv]:
+    """Episodes on desktops of a farm, with options of the environment."""
+    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, **options) as env:
         yield env
