@@ -34,7 +34,7 @@ from dart_server.wire import (
 from dart_server.wire.desktop import (
     A11Y_LIMIT_S,
     EVIDENCE_LIMIT_S,
-    EVIDENCE_TURN_S,
+    EVIDENCE_PERMIT_S,
     FILE_LIMIT_S,
     PROGRAM_GRACE_S,
     client_limit_s,
@@ -45,7 +45,7 @@ from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_obj
 
 A11Y_TIMEOUT_S = client_limit_s(A11Y_LIMIT_S)
 FILE_TIMEOUT_S = client_limit_s(FILE_LIMIT_S)
-EVIDENCE_TIMEOUT_S = client_limit_s(EVIDENCE_TURN_S + EVIDENCE_LIMIT_S)
+EVIDENCE_TIMEOUT_S = client_limit_s(EVIDENCE_PERMIT_S + EVIDENCE_LIMIT_S)
 ROOM_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Pauses while the answers of other desktops take all the room that the farm has for them."""
 _ELEMENTS = TypeAdapter(list[A11yElement])

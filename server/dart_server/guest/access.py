@@ -17,8 +17,8 @@ from dart_server import wire
 from dart_server.errors import ApiError, from_provider_error
 from dart_server.guest import limits
 from dart_server.guest.client import GuestClient, GuestMalformed, GuestReply, GuestTooLarge, GuestUnreachable
+from dart_server.guest.fair_permits import FairPermits
 from dart_server.guest.tally import StepCounter
-from dart_server.guest.turns import Turns
 from dart_server.leases.service import LeaseAccess, Leases
 from dart_server.observability.metrics import Metrics
 from dart_server.pool.probes import health_view
@@ -33,7 +33,7 @@ from dart_server.providers.base import (
 )
 from dart_server.records import LeaseRecord
 from dart_server.wire import ErrorCode
-from dart_server.wire.desktop import EVIDENCE_LIMIT_S, EVIDENCE_TURN_S
+from dart_server.wire.desktop import EVIDENCE_LIMIT_S, EVIDENCE_PERMIT_S
 from dart_server.wire.guest_answers import MALFORMED_CODE, MalformedAnswer, parse_object
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class GuestAccess:
         self._metrics = metrics
         self._observer = observer
         self.step_counter = StepCounter()
-        self._looks = Turns(PARALLEL_LOOKS)
+        self._looks = FairPermits(PARALLEL_LOOKS)
 
     def record_step(
         self,
@@ -127,8 +127,8 @@ class GuestAccess:
     ) -> bytes:
         """What the host sees of the leased desktop, as the provider's binary message.
 
-        Few desktops are looked into at once, and the owners of their leases take turns. A look that does not end although its desktop is
-        well is the desktop's doing, like a call that it does not answer.
+        Few desktops are looked into at once, and the owners of their leases are served in turn. A look that does not end although its
+        desktop is well is the desktop's doing, like a call that it does not answer.
 
         Args:
             access: The right to call into the desktop.
@@ -139,7 +139,8 @@ class GuestAccess:
             The message.
 
         Raises:
-            ApiError: capability_missing where the provider cannot look from outside, host_fault where no turn comes, and what `run` raises.
+            ApiError: capability_missing where the provider cannot look from outside, host_fault where no permit comes in time, and what
+                `run` raises.
         """
         self._present(access)
         if not isinstance(self._provider, SupportsHostEvidence) or self._provider.capabilities.evidence != "host":
@@ -148,7 +149,7 @@ class GuestAccess:
                 ErrorCode.CAPABILITY_MISSING, "this provider cannot look into a desktop from outside", hint=hint
             )
         queries = [query.model_dump() for query in request.queries]
-        async with self._looks.turn(access.lease.owner, timeout_s=EVIDENCE_TURN_S):
+        async with self._looks.permit(access.lease.owner, timeout_s=EVIDENCE_PERMIT_S):
             self._leases.check(access)
             try:
                 async with asyncio.timeout(EVIDENCE_LIMIT_S):

@@ -26,7 +26,7 @@ PROGRAM_GRACE_S = 10.0
 A11Y_WALK_S = 15.0
 A11Y_LIMIT_S = A11Y_WALK_S + PROGRAM_GRACE_S
 FILE_LIMIT_S = 150.0
-EVIDENCE_TURN_S = 240.0
+EVIDENCE_PERMIT_S = 240.0
 """How long a request for evidence may wait until the host has looked into other desktops."""
 EVIDENCE_LIMIT_S = 30.0
 """A look of the host ends after some seconds, whatever the desktop holds."""

@@ -1,7 +1,7 @@
-"""Turns at something that few may do at once, in which no owner keeps the others waiting.
+"""Permits for what few may do at once, where no owner keeps the others waiting.
 
-Role: `Turns`. Rule: the owners that wait are served in turn, one request each; within an owner who came first is first. Non-goals: weights
-and priorities (`pool.fair_queue`), what is done in a turn.
+Role: `FairPermits`. Rule: the owners that wait are served one after the other, one request each; within an owner who came first is first.
+Non-goals: weights and priorities (`pool.fair_queue`), what a permit is for.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dart_server.errors import ApiError
 from dart_server.wire import ErrorCode
 
 
-class Turns:
-    """At most `parallel` turns at once."""
+class FairPermits:
+    """At most `parallel` permits at once."""
 
     def __init__(self, parallel: int) -> None:
         self._free = parallel
@@ -24,8 +24,8 @@ class Turns:
         """By owner, the next one first."""
 
     @asynccontextmanager
-    async def turn(self, owner: str, *, timeout_s: float) -> AsyncIterator[None]:
-        """A turn of an owner. Raises `ApiError` (host_fault) when none comes in time."""
+    async def permit(self, owner: str, *, timeout_s: float) -> AsyncIterator[None]:
+        """A permit for a request of an owner. Raises `ApiError` (host_fault) when none comes in time."""
         if self._free and not self._waiting:
             self._free -= 1
         else:
@@ -41,7 +41,7 @@ class Turns:
         try:
             async with asyncio.timeout(timeout_s):
                 await called
-        except BaseException as error:  # cancelled, too, a turn that came meanwhile goes to the next; raised again
+        except BaseException as error:  # cancelled, too, a permit that came meanwhile goes to the next; raised again
             if called.done() and not called.cancelled():
                 self._pass_on()
             else:
@@ -59,7 +59,7 @@ class Turns:
                 del self._waiting[owner]
 
     def _pass_on(self) -> None:
-        """Give a turn that ended to the next owner, who then goes behind the others; keep it where nobody waits."""
+        """Give a permit back: to the next owner, who then goes behind the others; keep it where nobody waits."""
         while self._waiting:
             owner, waiting = self._waiting.popitem(last=False)
             called = waiting.popleft()
