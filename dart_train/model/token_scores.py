@@ -6,7 +6,8 @@ Role: `score_tokens` computes, for each position, what a policy-gradient loss ne
     H            = logsumexp(z) - sum_j p_j z_j  dH / dz_j             = -p_j (log p_j + H)
 
 Rule: tokens x vocabulary is never held. The logits of a chunk are computed in the forward pass, dropped, and computed again in the backward
-pass. Logits are at least float32. Suppressed tokens have no probability and no gradient (`dart_agent.prompts.suppressed_tokens`).
+pass. Logits are at least float32, and so is the sum of the chunks' gradients of the output embeddings, which is rounded to their data type
+once: sharded embeddings arrive in bfloat16, where small parts would be lost in the sum. Suppressed tokens have no probability and no gradient (`dart_agent.prompts.suppressed_tokens`).
 Non-goals: which positions are scored (`dart_train.model.policy_scorer`). Axes: M positions, D hidden size, V vocabulary.
 """
 
@@ -95,7 +96,8 @@ class _ChunkedScores(torch.autograd.Function):
         hidden_MD, weight_VD, tokens_M, temperatures_M1, suppressed, total_M, entropy_M = ctx.saved_tensors
         weight = weight_VD.to(ctx.matmul)
         grad_hidden_MD = torch.empty_like(hidden_MD) if ctx.needs_input_grad[0] else None
-        grad_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
+        summed = torch.promote_types(weight_VD.dtype, torch.float32)
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=summed) if ctx.needs_input_grad[1] else None
         for start in range(0, len(tokens_M), ctx.chunk_tokens):
             part = slice(start, start + ctx.chunk_tokens)
             logits_CV = _logits(hidden_MD[part], weight, temperatures_M1[part], suppressed)
@@ -114,10 +116,12 @@ class _ChunkedScores(torch.autograd.Function):
             slope_CV = slope_CV.div_(temperatures_M1[part]).to(ctx.matmul)
             if grad_hidden_MD is not None:
                 grad_hidden_MD[part] = (slope_CV @ weight).to(grad_hidden_MD.dtype)
-            if grad_weight_VD is not None and ctx.matmul == weight_VD.dtype:
+            if grad_weight_VD is not None and ctx.matmul == summed:
                 grad_weight_VD.addmm_(slope_CV.T, hidden_MD[part].to(ctx.matmul))
             elif grad_weight_VD is not None:
                 grad_weight_VD += slope_CV.T @ hidden_MD[part].to(ctx.matmul)
+        if grad_weight_VD is not None:
+            grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
         return grad_hidden_MD, grad_weight_VD, None, None, None, None, None
 
 

@@ -109,3 +109,26 @@ def test_bfloat16_products_keep_float32_scores() -> None:
     half_M.sum().backward()
     assert weight_VD.grad is not None
     assert weight_VD.grad.dtype == torch.float32
+
+
+def test_gradients_of_bfloat16_embeddings_are_summed_over_chunks_in_float32() -> None:
+    """Embeddings that FSDP gathers are bfloat16. The old way added the chunks' gradients in that type, as autograd does over many calls."""
+    generator = torch.Generator().manual_seed(0)
+    hidden_MD = torch.randn(512, 16, generator=generator).bfloat16()
+    weight_VD = torch.randn(40, 16, generator=generator).bfloat16()
+    tokens_M, temperatures_M = torch.randint(0, 40, (512,), generator=generator), torch.ones(512)
+
+    def gradient(parts: list[slice], chunk: int) -> Tensor:
+        weight = weight_VD.clone().requires_grad_()
+        for part in parts:
+            scores, _ = score_tokens(hidden_MD[part], weight, tokens_M[part], temperatures_M[part], (), chunk)
+            scores.sum().backward()  # type: ignore[no-untyped-call]
+        assert weight.grad is not None
+        assert weight.grad.dtype == torch.bfloat16
+        return weight.grad.double()
+
+    unchunked_VD = gradient([slice(0, 512)], 512)
+    old_VD = gradient([slice(start, start + 2) for start in range(0, 512, 2)], 2)
+    new_VD = gradient([slice(0, 512)], 2)
+    old_error, new_error = ((found - unchunked_VD).norm() for found in (old_VD, new_VD))
+    assert float(new_error) < 0.3 * float(old_error)
