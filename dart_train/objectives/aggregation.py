@@ -7,7 +7,8 @@ Role: one function. Rule: the denominators are those of the whole mini-batch, so
     trajectory_mean       sum over trajectories of the mean of their rows' token means / trajectories
     constant_length       sum over tokens / (trajectories x `constant_length`)                       Dr. GRPO (arXiv 2503.20783)
 
-Non-goals: what is averaged.
+Rows, tokens and trajectories are those that are trained on: of a trajectory that curation left two of ten steps of, the mean is over two,
+and one of which nothing is left counts nowhere. Non-goals: what is averaged.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Denominators:
     Attributes:
         tokens: Number of tokens that are trained on.
         rows: Number of rows with at least one such token.
-        trajectories: Number of trajectories: the sum of the rows' shares in theirs.
+        trajectories: Number of trajectories with at least one such row: the sum of the rows' shares in theirs.
         imitated: Number of tokens that are imitated.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 Rows = list[list[float]]
 BOUND = 20.0
@@ -169,3 +170,38 @@ def loss_and_gradient(case: Case, parts: Parts, whole: Whole) -> tuple[float, Ro
         by_new.append(new_row)
         by_entropy.append(entropy_row)
     return total, by_new, by_entropy
+
+
+def aggregate_by_trajectory(values: dict[tuple[str, int], list[float]], aggregation: str, length: int) -> float:
+    """What an aggregation over trajectories makes of the values of trained tokens, which are given by trajectory and step."""
+    of: dict[str, list[list[float]]] = {}
+    for (trajectory, _), tokens in values.items():
+        of.setdefault(trajectory, []).append(tokens)
+    if aggregation == "constant_length":
+        return math.fsum(value for tokens in values.values() for value in tokens) / (len(of) * length)
+    means = [math.fsum(math.fsum(tokens) / len(tokens) for tokens in steps) / len(steps) for steps in of.values()]
+    return math.fsum(means) / len(means)
+
+
+def advantages(rewards: list[float], kind: str, steps: list[int] | None) -> list[float]:
+    """Advantages from the exact sums of the rewards as they are; only the square root and the last division are rounded."""
+    counted = [
+        Fraction(reward)
+        for reward, times in zip(rewards, steps or [1] * len(rewards), strict=True)
+        for _ in range(times)
+    ]
+    if not counted:
+        return [0.0] * len(rewards)
+    found = []
+    for index, reward in enumerate(map(Fraction, rewards)):
+        if kind == "leave_one_out":
+            others = [Fraction(other) for position, other in enumerate(rewards) if position != index]
+            found.append(float(reward - sum(others) / len(others)))
+            continue
+        mean = sum(counted) / Fraction(len(counted))
+        difference = float(reward - mean)
+        if kind == "grpo":
+            variance = sum((each - mean) ** 2 for each in counted) / Fraction(max(len(counted) - 1, 1))
+            difference /= math.sqrt(variance) + 1e-6
+        found.append(difference)
+    return found

@@ -189,15 +189,15 @@ def batch_of_trajectories(trajectories: list[list[StepRecord]], batch_id: str = 
     )  # fmt: skip
 
 
-def batch_of_members(rewards: list[float], lengths: list[int]) -> Batch:
-    """One group of members with one-token steps, for what needs no model."""
+def batch_of_members(rewards: list[float], lengths: list[int], tokens: int = 1) -> Batch:
+    """One group of members with short steps, for what needs no model."""
     step = StepPayload.from_value(
         StepRecord(
             index=0,
             prompt_ids_P=(1,),
-            token_ids_T=(2,),
-            logprobs_T=(-1.0,),
-            version_spans=(VersionSpan(0, 0, 1),),
+            token_ids_T=(2,) * tokens,
+            logprobs_T=(-1.0,) * tokens,
+            version_spans=(VersionSpan(0, 0, tokens),),
             image_sha256=(),
             image_hw=(),
             text="fake",
@@ -218,7 +218,7 @@ def batch_of_members(rewards: list[float], lengths: list[int]) -> Batch:
             group_id="grp",
             rollout_id=member.rollout_id,
             step=step.model_copy(update={"index": index}),
-            trainable=[(0, 1)],
+            trainable=[(0, tokens)],
         )
         for member in members
         for index in range(member.steps)

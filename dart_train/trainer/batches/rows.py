@@ -35,7 +35,7 @@ class TrainRow:
         step: The stored step.
         trainable: Ranges of positions that passed the staleness gate.
         advantage: The advantage of its rollout within the group.
-        trajectory_share: 1 / number of rows that its rollout has in the group's part of the batch.
+        trajectory_share: 1 / number of rows of its rollout in the group that are trained on; whatever leaves rows out sets it anew.
         targets: What an action head found and is trained on; positions of the response behind its tokens.
         imitated: Whether its whole response is imitated and no part of it trained on by its advantage.
     """
@@ -92,7 +92,6 @@ def build_rows(
         values_G = group_advantages([member.reward for member in group.members], kind, steps_G)
         for member, value in zip(group.members, values_G, strict=True):
             advantages[(group.group_id, member.rollout_id)] = float(value)
-    rows_of = Counter((row.group_id, row.rollout_id) for row in batch.rows)
     rows = []
     for row in batch.rows:
         step, trainable = row.step.to_value(), tuple(row.trainable)
@@ -108,11 +107,10 @@ def build_rows(
                 step=step,
                 trainable=trainable,
                 advantage=advantages[(row.group_id, row.rollout_id)],
-                trajectory_share=1 / rows_of[(row.group_id, row.rollout_id)],
                 targets=step.pointers if pointer and fresh_targets else (),
             )
         )
-    return rows
+    return _with_shares(rows)
 
 
 def mean_token_entropy(row: TrainRow, entropies_R: NDArray[np.float64]) -> float:
@@ -140,7 +138,7 @@ def select_steps(
         fraction: Fraction of the steps of a group that is kept.
 
     Returns:
-        The rows to train on, and the excluded rows.
+        The rows to train on, with their shares of what is left of their trajectories, and the excluded rows.
     """
     by_group: dict[str, list[TrainRow]] = defaultdict(list)
     for row in rows:
@@ -151,7 +149,7 @@ def select_steps(
         keep = select_high_entropy([entropies[row.key] for row in members], fraction)
         for row, kept in zip(members, keep, strict=True):
             (used if kept else unused).append(row)
-    return used, unused
+    return _with_shares(used), unused
 
 
 def select_tokens(
@@ -165,7 +163,7 @@ def select_tokens(
         fraction: Fraction of the trained tokens that is kept.
 
     Returns:
-        The rows to train on, and those of which nothing is left.
+        The rows to train on, with their shares of what is left of their trajectories, and those of which nothing is left.
     """
     tokens, targets = zip(*(_divided(row) for row in rows), strict=True) if rows else ((), ())
     narrowed = [
@@ -175,7 +173,7 @@ def select_tokens(
         )
     ]
     used = [replace(row, trainable=ranges) for row, ranges in zip(rows, narrowed, strict=True) if ranges]
-    return used, [row for row, ranges in zip(rows, narrowed, strict=True) if not ranges]
+    return _with_shares(used), [row for row, ranges in zip(rows, narrowed, strict=True) if not ranges]
 
 
 def _divided(row: TrainRow) -> tuple[Ranges, Ranges]:
@@ -208,3 +206,9 @@ def split_minibatches(rows: Sequence[TrainRow], parts: int, random: Random) -> l
         made[int((begin + len(members) / 2) * parts / len(rows))] += members
         begin += len(members)
     return [part for part in made if part]
+
+
+def _with_shares(rows: Sequence[TrainRow]) -> list[TrainRow]:
+    """The rows, each with its share of the rows of its trajectory."""
+    counts = Counter((row.group_id, row.rollout_id) for row in rows)
+    return [replace(row, trajectory_share=1 / counts[(row.group_id, row.rollout_id)]) for row in rows]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from reference_objectives import aggregate_by_trajectory
 from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, own_logprobs, screen, step_of, tiny_model
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
@@ -215,6 +216,22 @@ def test_step_filter_names_what_it_left_out(root: Path, model_dir: Path, images:
     assert sorted(str(step.reason) for step in done.steps) == ["None"] * 6 + ["low_entropy"] * 6
     assert {step.group_id for step in done.steps} == {group.group_id for group in batch.groups}
     assert all(step.advantage and step.entropy is not None for step in done.steps)
+
+
+def test_a_filtered_trajectory_counts_once_in_the_loss_of_a_train_step(
+    root: Path, model_dir: Path, loaded: LoadedModel, images: ImageStore
+) -> None:
+    batch = batch_of(loaded, images, groups=2, members=3, steps=4)
+    for group in batch.groups:
+        group.members[1] = group.members[1].model_copy(update={"reward": 0.25})
+    loss = {"aggregation": "trajectory_mean", "tis_cap": None}
+    options = {"high_entropy_step_fraction": 0.5, "advantage_over": "group_trajectories", "loss": loss}
+    done = trainer_on(root, model_dir, images, **options).step(batch)
+    kept = {(step.rollout_id, step.index): [step.advantage] for step in done.steps if step.reason is None}
+    wanted = -aggregate_by_trajectory(kept, "trajectory_mean", 1)  # every ratio is 1
+    over_rows = -sum(values[0] for values in kept.values()) / len(kept)
+    assert abs(wanted - over_rows) > 0.01, "trajectories keep unlike numbers of steps"
+    assert done.metrics["loss"] == pytest.approx(wanted, rel=1e-4, abs=1e-6)
 
 
 def test_token_filter_trains_on_undecided_tokens_of_the_batch(

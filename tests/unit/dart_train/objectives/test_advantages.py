@@ -1,17 +1,20 @@
-"""Advantages against numbers worked out by hand."""
+"""Advantages against numbers worked out by hand, and all of them against exact sums, over shapes, masks and extreme rewards."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_objectives import advantages, aggregate_by_trajectory
 from trainer_harness import batch_of_members
 
 from dart_train.config import TrainSection
-from dart_train.objectives.advantages import group_advantages
+from dart_train.objectives.advantages import EPSILON, group_advantages
 from dart_train.objectives.aggregation import Denominators, aggregate
 from dart_train.objectives.settings import AdvantageKind, AdvantageOver, Aggregation, LossSettings
-from dart_train.trainer.batches.rows import build_rows
+from dart_train.trainer.batches.rows import TrainRow, build_rows, select_steps, select_tokens
 from dart_train.trainer.config import TrainerConfig
 
 
@@ -102,3 +105,87 @@ def test_leave_one_out_over_steps_is_refused_with_the_fix() -> None:
 def test_one_reward_is_no_group() -> None:
     with pytest.raises(ValueError, match="two"):
         group_advantages([1], "grpo")
+
+
+KINDS: tuple[tuple[AdvantageKind, AdvantageOver], ...] = (
+    ("grpo", "group_steps"),
+    ("grpo", "group_trajectories"),
+    ("no_std", "group_steps"),
+    ("no_std", "group_trajectories"),
+    ("leave_one_out", "group_trajectories"),
+)
+REWARD = st.one_of(
+    st.sampled_from([0.0, 1.0]),
+    st.floats(0, 1),
+    st.sampled_from([1e-12, 1e-9, 1e-6, 1 - 1e-9, 1 - 1e-12]),
+    st.floats(-1e6, 1e6),
+)
+
+
+@given(
+    kind_over=st.sampled_from(KINDS),
+    members=st.lists(st.tuples(REWARD, st.integers(0, 40), st.booleans()), min_size=2, max_size=12),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_advantage_is_that_of_exact_sums(
+    kind_over: tuple[AdvantageKind, AdvantageOver], members: list[tuple[float, int, bool]]
+) -> None:
+    """Of each member all rows, or all but one, are left out of the batch; that must not move the baseline."""
+    kind, over = kind_over
+    rewards, lengths = [reward for reward, _, _ in members], [length for _, length, _ in members]
+    batch = batch_of_members(rewards, lengths)
+    whole = {f"roll_{index}" for index, (_, _, all_rows) in enumerate(members) if all_rows}
+    batch.rows[:] = [row for row in batch.rows if row.rollout_id in whole or row.step.index == 0]
+    wanted = dict(
+        zip(
+            [member.rollout_id for member in batch.groups[0].members],
+            advantages(rewards, kind, lengths if over == "group_steps" else None),
+            strict=True,
+        )
+    )
+    rounding = 64 * np.finfo(np.float64).eps * max(map(abs, rewards)) / (EPSILON if kind == "grpo" else 1)
+    for row in build_rows(batch, kind, over):
+        assert row.advantage == pytest.approx(wanted[row.rollout_id], rel=1e-6, abs=rounding)
+    direct = group_advantages(rewards, kind, lengths if over == "group_steps" else None)
+    assert direct == pytest.approx(np.array(list(wanted.values())), rel=1e-6, abs=rounding)
+
+
+def aggregated(rows: list[TrainRow], aggregation: Aggregation) -> tuple[float, float]:
+    """What the loss makes of a value per row, and what the reference makes of it."""
+    length = max(row.positions for row in rows)
+    mask_BT = torch.zeros(len(rows), length, dtype=torch.bool)
+    values_BT = torch.zeros(len(rows), length, dtype=torch.float64)
+    values: dict[tuple[str, int], list[float]] = {}
+    for index, row in enumerate(rows):
+        for start, end in row.trainable:
+            mask_BT[index, start:end] = True
+        values_BT[index] = torch.arange(length, dtype=torch.float64) + 10 * index + row.advantage
+        values[(row.rollout_id, row.step.index)] = values_BT[index][mask_BT[index]].tolist()
+    shares_B = torch.tensor([row.trajectory_share for row in rows], dtype=torch.float64)
+    whole = Denominators(int(mask_BT.sum()), len(rows), sum(row.trajectory_share for row in rows))
+    chosen = LossSettings(aggregation=aggregation, constant_length=7)
+    return float(aggregate(values_BT, mask_BT, shares_B, chosen, whole)), aggregate_by_trajectory(
+        values, aggregation, chosen.constant_length
+    )
+
+
+@given(
+    lengths=st.lists(st.integers(1, 10), min_size=2, max_size=5),
+    step_fraction=st.floats(0.05, 1),
+    token_fraction=st.floats(0.05, 1),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=50, deadline=None)
+@pytest.mark.parametrize("aggregation", ["trajectory_mean", "constant_length"])
+def test_a_trajectory_counts_once_whatever_curation_leaves_of_it(
+    aggregation: Aggregation, lengths: list[int], step_fraction: float, token_fraction: float, seed: int
+) -> None:
+    chance = np.random.default_rng(seed)
+    rows = build_rows(batch_of_members([float(index % 2) for index in range(len(lengths))], lengths, tokens=4), "grpo")
+    entropies_T = {row.key: chance.random(row.positions) for row in rows}
+    means = {key: float(each_T.mean()) for key, each_T in entropies_T.items()}
+    kept, _ = select_steps(rows, means, step_fraction)
+    narrowed, _ = select_tokens(kept, entropies_T, token_fraction)
+    for left in (rows, kept, narrowed):
+        found, wanted = aggregated(left, aggregation)
+        assert found == pytest.approx(wanted, rel=1e-9)
