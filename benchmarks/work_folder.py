@@ -1,8 +1,9 @@
 """The folder in which a benchmark keeps what is done, so that the same command goes on where it was stopped.
 
-Role: `work_folder` opens one, `write_json` writes a record into it. Rule: one process works on a folder at a time; what decides results is
-noted with the first call, and a call with other settings is refused before anything starts; a record is there completely or not at all.
-Non-goals: what is kept (`benchmarks.ablation.session`, `benchmarks.grounding.arms`).
+Role: `work_folder` opens one, `kept_or_temporary` one that need not be named, `write_json` writes a record into it. Rule: one process works
+on a folder at a time; what decides results is noted with the first call, and a call with other settings is refused before anything starts;
+a record is there completely or not at all. Non-goals: what is kept (`benchmarks.ablation.session`, `benchmarks.grounding.arms`,
+`benchmarks.training.bench_trainer`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,29 @@ def work_folder(folder: Path, settings: Mapping[str, Any]) -> Iterator[None]:
             ) from None
         _agree(folder, json.loads(json.dumps(settings)))
         yield
+
+
+@contextmanager
+def kept_or_temporary(folder: Path | None, settings: Mapping[str, Any], prefix: str) -> Iterator[Path]:
+    """Hold a work folder, or a temporary folder where none is named.
+
+    Args:
+        folder: The work folder; None: a temporary one, from which no call goes on.
+        settings: As in `work_folder`.
+        prefix: Begin of the name of a temporary folder.
+
+    Yields:
+        The folder.
+
+    Raises:
+        UnsupportedCapabilityError: As in `work_folder`.
+    """
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix=prefix) as made:
+            yield Path(made)
+        return
+    with work_folder(folder, settings):
+        yield folder
 
 
 def write_json(file: Path, content: object) -> None:

@@ -17,16 +17,13 @@ cores. Non-goals: how published models do on real screens.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
-import tempfile
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
 from benchmarks.intervals import Hits, hit_rate, paired
-from benchmarks.work_folder import work_folder
+from benchmarks.work_folder import kept_or_temporary
 from dart_envs.errors import UnsupportedCapabilityError
 
 if TYPE_CHECKING:
@@ -68,7 +65,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for seed in args.seeds:
         if args.seeds.count(seed) > 1:
             raise UnsupportedCapabilityError(f"--seeds names {seed} twice, which proves nothing more: name each once")
-    with _work(args.work, dataclasses.asdict(setting) | {"threads": args.threads}) as folder:
+    noted = dataclasses.asdict(setting) | {"threads": args.threads}
+    with kept_or_temporary(args.work, noted, "dart-grounding-") as folder:
         runs = [SeedRun(folder / f"seed-{seed}", setting, seed, args.threads) for seed in args.seeds]
         figures: dict[str, Any] = {
             "screens": "drawn",
@@ -154,14 +152,3 @@ def _adaptation(runs: list[SeedRun]) -> dict[str, Any]:
         "explorations": list(explorations),
         "application": "drawn",
     }
-
-
-@contextlib.contextmanager
-def _work(folder: Path | None, noted: Mapping[str, Any]) -> Iterator[Path]:
-    """The folder of the work, a temporary one where none is given."""
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="dart-grounding-") as made:
-            yield Path(made)
-        return
-    with work_folder(folder, noted):
-        yield folder

@@ -9,6 +9,9 @@ the same sampled tokens. Rates are per CPU second of the process, wall times are
     vs_trl         rate of this project / TRL's with one row per step, the form of sample that DART's objective is defined on
     vs_trl_whole   the same against TRL with one row per trajectory, which computes each prefix once, too
     mem_vs_trl     peak above idle of this project / that of the TRL setting of `vs_trl`
+
+With `--work FOLDER` each setting's figures are kept as soon as they are there, and the same command goes on behind them; `--run RUN` adds
+what a finished run tells of its trainer (`recorded_run`).
 """
 
 from __future__ import annotations
@@ -16,15 +19,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
 from benchmarks.training.compared_model import VOCABULARY, ModelSize, write_model
+from benchmarks.training.recorded_run import run_figures
+from benchmarks.work_folder import kept_or_temporary, write_json
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.bench.recorded_batch import BatchSize, write_batch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,10 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trl-python", default=str(ROOT / ".ecosystem" / "bin" / "python"), help="a Python with TRL")
     parser.add_argument("--repeats", type=int, default=3, help="measured steps of each setting")
     parser.add_argument(
-        "--trl-settings", type=int, default=len(TRL_SETTINGS), help="TRL settings that are tried, from 2 on"
+        "--trl-settings",
+        type=int,
+        default=len(TRL_SETTINGS),
+        help="TRL settings that are tried: at least 2, or 0 for none",
     )
     parser.add_argument("--rollouts", type=int, default=BatchSize().rollouts)
     parser.add_argument("--steps", type=int, default=BatchSize().steps)
+    parser.add_argument("--work", type=Path, help="folder that keeps each setting's figures; default: temporary")
+    parser.add_argument("--run", type=Path, help="folder of a run whose trainer is told of, too")
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -57,38 +69,40 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     Returns:
         The ratios, and the figures of each setting.
+
+    Raises:
+        UnsupportedCapabilityError: There is no TRL, or the work folder is another process's or of other settings.
     """
     import torch
 
     torch.set_num_threads(1)
+    if args.trl_settings == 1:
+        raise UnsupportedCapabilityError("--trl-settings 1 measures one form of TRL's rows only: give 0, or 2 and more")
+    version = _trl_version(args.trl_python) if args.trl_settings else None
     model, size = ModelSize(), BatchSize(rollouts=args.rollouts, steps=args.steps)
     tokens = size.rollouts * size.steps * size.response_tokens
-    with tempfile.TemporaryDirectory(prefix="dart-b") as folder:
-        directory = Path(folder)
-        config = json.loads((write_model(directory / "model", model, size) / "config.json").read_text(encoding="utf-8"))
-        write_batch(directory, size, config["image_token_id"])
-        own = _run(sys.executable, "own_step", directory, OWN_SETTINGS, args.repeats, tokens)
-        unshared = _run(
-            sys.executable, "own_step", directory, OWN_SETTINGS | {"share_prefixes": False}, args.repeats, tokens
-        )
+    of_run = {} if args.run is None else {"run": run_figures(args.run)}
+    noted = asdict(model) | asdict(size) | {"repeats": args.repeats, "trl": version, "commit": commit()}
+    with kept_or_temporary(args.work, noted, "dart-b") as folder:
+        recorded = _recorded(folder, model, size)
+
+        def measured(name: str, python: str, module: str, settings: dict[str, Any]) -> dict[str, Any]:
+            file = folder / f"{name}.json"
+            if not file.exists():
+                write_json(file, _run(python, module, recorded, settings, args.repeats, tokens))
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return found
+
+        own = measured("own", sys.executable, "own_step", OWN_SETTINGS)
+        unshared = measured("own-unshared", sys.executable, "own_step", OWN_SETTINGS | {"share_prefixes": False})
         trl = [
-            _run(args.trl_python, "trl_step", directory, each, args.repeats, tokens)
-            for each in TRL_SETTINGS[: args.trl_settings]
+            measured(f"trl-{number}", args.trl_python, "trl_step", each)
+            for number, each in enumerate(TRL_SETTINGS[: args.trl_settings])
         ]
-        own_again = _run(sys.executable, "own_step", directory, OWN_SETTINGS, args.repeats, tokens)
-        version = subprocess.run(
-            [args.trl_python, "-c", "import trl; print(trl.__version__)"], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        own_again = measured("own-again", sys.executable, "own_step", OWN_SETTINGS)
     rate = statistics.mean([own["tokens_per_cpu_s"], own_again["tokens_per_cpu_s"]])
-    best, best_whole = (
-        max((each for each in trl if each["whole_trajectories"] is whole), key=lambda each: each["tokens_per_cpu_s"])
-        for whole in (False, True)
-    )
     return {
-        "vs_trl": round(rate / best["tokens_per_cpu_s"], 2),
-        "vs_trl_whole": round(rate / best_whole["tokens_per_cpu_s"], 2),
-        "mem_vs_trl": round(own["peak_above_idle_mib"] / best["peak_above_idle_mib"], 2),
-        "mem_vs_trl_whole": round(own["peak_above_idle_mib"] / best_whole["peak_above_idle_mib"], 2),
+        **_against_trl(rate, own, trl),
         "prefix_sharing_speedup": round(rate / unshared["tokens_per_cpu_s"], 2),
         "sampled_tokens": tokens,
         "vocabulary": VOCABULARY,
@@ -98,7 +112,51 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "own_again": own_again,
         "own_without_shared_prefixes": unshared,
         "trl": trl,
+        **of_run,
     }
+
+
+def _against_trl(rate: float, own: dict[str, Any], trl: list[dict[str, Any]]) -> dict[str, float]:
+    """The ratios, none where TRL was not measured."""
+    if not trl:
+        return {}
+    best, best_whole = (
+        max((each for each in trl if each["whole_trajectories"] is whole), key=lambda each: each["tokens_per_cpu_s"])
+        for whole in (False, True)
+    )
+    return {
+        "vs_trl": round(rate / best["tokens_per_cpu_s"], 2),
+        "vs_trl_whole": round(rate / best_whole["tokens_per_cpu_s"], 2),
+        "mem_vs_trl": round(own["peak_above_idle_mib"] / best["peak_above_idle_mib"], 2),
+        "mem_vs_trl_whole": round(own["peak_above_idle_mib"] / best_whole["peak_above_idle_mib"], 2),
+    }
+
+
+def _trl_version(python: str) -> str:
+    """The version of TRL that a Python has. Raises UnsupportedCapabilityError where it has none."""
+    try:
+        done = subprocess.run(
+            [python, "-c", "import importlib.metadata as m; print(m.version('trl'))"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        raise UnsupportedCapabilityError(
+            f"{python} has no TRL: run make ecosystem, give --trl-python, or leave TRL out with --trl-settings 0"
+        ) from None
+    return done.stdout.strip()
+
+
+def _recorded(folder: Path, model: ModelSize, size: BatchSize) -> Path:
+    """The folder of the model and the batch, which are the same whenever they are written."""
+    recorded = folder / "recorded"
+    if not recorded.exists():
+        partial = folder / "recorded.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        config = json.loads((write_model(partial / "model", model, size) / "config.json").read_text(encoding="utf-8"))
+        write_batch(partial, size, config["image_token_id"])
+        partial.rename(recorded)
+    return recorded
 
 
 def _run(

@@ -15,7 +15,7 @@ from typing import Any
 from dart_agent.data_client.image_store import ImageStore
 from dart_train.bench.recorded_batch import BatchSize, write_batch
 from dart_train.model.layouts import IMAGE_TOKEN, build
-from dart_train.trainer import policy
+from dart_train.model.policy_model import LoadedModel, ModelLoader
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.trainer import Trainer
 
@@ -43,7 +43,6 @@ def main(options: dict[str, Any]) -> None:
         text_tokens=100,
         response_tokens=120,
     )
-    vars(policy)["load_model"] = lambda *_: build(options["name"], options["device"], options["tiny"])
     with tempfile.TemporaryDirectory(prefix="dart-b") as folder:
         root = Path(folder)
         batch = write_batch(root, size, IMAGE_TOKEN, patch=patch)
@@ -51,7 +50,8 @@ def main(options: dict[str, Any]) -> None:
         fixed = {"start_model": options["name"], "device": options["device"], "dtype": "bfloat16"}
         settings = {"micro_batch_tokens": 16_384, "gradient_checkpointing": True, "freeze_vision": not full}
         lora = {} if full else {"lora": {"rank": 16}}
-        trainer = Trainer(TrainerConfig.model_validate(places | fixed | settings | lora), ImageStore(root / "images"))
+        config = TrainerConfig.model_validate(places | fixed | settings | lora)
+        trainer = Trainer(config, ImageStore(root / "images"), load=_layouts(options["tiny"]))
         trainer.setup(options["name"], 0, None)
         trainer.step(batch)
         if cuda:
@@ -85,6 +85,15 @@ def main(options: dict[str, Any]) -> None:
             }
         )
     )
+
+
+def _layouts(tiny: bool) -> ModelLoader:
+    """Makes layouts with random weights in place of models of that name."""
+
+    def load(name_or_path: str, device: str, *, bfloat16: bool = False) -> LoadedModel:
+        return build(name_or_path, device, tiny, bfloat16)
+
+    return load
 
 
 def _step_flops(model: Any, tokens: int, stream: int, full: bool, size: BatchSize) -> float:

@@ -126,13 +126,14 @@ def layout_config(name: str, tiny: bool = False) -> Any:
     )
 
 
-def build(name: str, device: str, tiny: bool = False) -> LoadedModel:
-    """Make a model with random weights in float32.
+def build(name: str, device: str, tiny: bool = False, bfloat16: bool = False) -> LoadedModel:
+    """Make a model with random weights.
 
     Args:
         name: A name of `LAYOUTS`.
         device: Name of the torch device.
         tiny: Shrink every size.
+        bfloat16: Whether its weights are bfloat16 and not float32.
 
     Returns:
         The model, with an object in place of its processor that has an image processor only.
@@ -142,7 +143,7 @@ def build(name: str, device: str, tiny: bool = False) -> LoadedModel:
 
     config = layout_config(name, tiny)
     with torch.device(device):
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16 if bfloat16 else torch.float32)
     pixels = {"shortest_edge": 56 * 56, "longest_edge": 12_845_056}
     image_processor = Qwen2VLImageProcessor(patch_size=config.vision_config.patch_size, merge_size=2, size=pixels)
     return LoadedModel(model=model, processor=SimpleNamespace(image_processor=image_processor))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
@@ -58,6 +58,23 @@ class LoadedModel:
         """
         self.model.save_pretrained(out_dir)
         self.processor.save_pretrained(out_dir)
+
+
+class ModelLoader(Protocol):
+    """Makes a model from its name: `load_model`, or what makes one without files."""
+
+    def __call__(self, name_or_path: str, device: str, *, bfloat16: bool = False) -> LoadedModel:
+        """Make the model.
+
+        Args:
+            name_or_path: Its name or directory.
+            device: Name of the torch device.
+            bfloat16: Whether its weights are bfloat16, as frozen ones may be, and not float32.
+
+        Returns:
+            The model and its processor.
+        """
+        ...
 
 
 def load_model(name_or_path: str | Path, device: str = "cpu", *, bfloat16: bool = False) -> LoadedModel:

@@ -6,8 +6,9 @@ Role: `score_tokens` computes, for each position, what a policy-gradient loss ne
     H            = logsumexp(z) - sum_j p_j z_j  dH / dz_j             = -p_j (log p_j + H)
 
 Rule: tokens x vocabulary is never held. The logits of a chunk are computed in the forward pass, dropped, and computed again in the backward
-pass. Logits are at least float32, and so is the sum of the chunks' gradients of the output embeddings, which is rounded to their data type
-once: sharded embeddings arrive in bfloat16, where small parts would be lost in the sum. Suppressed tokens have no probability and no gradient (`dart_agent.prompts.suppressed_tokens`).
+pass. Logits are at least float32, and so is the sum of the chunks' gradients of the output embeddings, which is rounded to their data
+type once: sharded embeddings arrive in bfloat16, where small parts would be lost in the sum. Suppressed tokens have no probability and no
+gradient (`dart_agent.prompts.suppressed_tokens`).
 Non-goals: which positions are scored (`dart_train.model.policy_scorer`). Axes: M positions, D hidden size, V vocabulary.
 """
 

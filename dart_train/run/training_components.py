@@ -120,6 +120,7 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
             beta2=train.beta2,
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,
+            max_grad_norm=train.max_grad_norm,
         ),
         checkpoint_every=max(10, train.checkpoint_every),
         out_dir=paths.fine_tuned_model,

@@ -2,8 +2,9 @@
 
 Role: `fine_tune(config)` gathers episodes, trains, measures on held-out tasks, and writes a model. Rule: the policy, its optimiser, its
 sharding, its passes and its checkpoints are those of the reinforcement-learning trainer; an optimiser step depends on weights, optimiser,
-seed and its number alone, so that a killed training that is started again ends with the same bits. Every rank draws the same rows. The
-result appears under its final name only when it is complete. Non-goals: which episodes (`dart_train.imitation`).
+seed and its number alone, so that a killed training that is started again ends with the same bits. Every rank draws the same rows. A
+gradient that is not finite or too large is not applied; several in a row end the training, so that no broken model is written. The result
+appears under its final name only when it is complete. Non-goals: which episodes (`dart_train.imitation`).
 """
 
 from __future__ import annotations
@@ -33,11 +34,16 @@ from dart_train.trainer.batches.micro_batches import MicroBatches
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.tensors import BatchError
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.gradients import GradientExploded, GradientRefused, clip_checked, find_culprits
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.schedule import learning_rate
 from dart_train.trainer.trained_policy import TrainedPolicy
 
 METRICS_KIND = "sft"
+REFUSED_KIND = "sft_refused"
+MAX_REFUSED_UPDATES = 5
+"""In a row; after that the training ends."""
+NAMED_ROWS = 5
 CARD_SETTINGS = {"epochs", "steps_per_update", "optimizer", "freeze_vision", "lora"}
 Report = Callable[[Mapping[str, Any]], None]
 log = logging.getLogger(__name__)
@@ -54,6 +60,7 @@ class SftResult:
         nll: Mean negative log-likelihood of the last optimiser step, in nats per token.
         held_out_nll: That of the held-out tasks, None where there are none.
         left_out: By reason, how many demonstrations were not imitated.
+        refused_updates: Optimiser steps since the last start whose gradient was not applied.
     """
 
     updates: int
@@ -62,6 +69,7 @@ class SftResult:
     nll: float
     held_out_nll: float | None
     left_out: Mapping[str, int]
+    refused_updates: int = 0
 
 
 def fine_tune(
@@ -79,7 +87,8 @@ def fine_tune(
         What it did.
 
     Raises:
-        DemonstrationsUnusableError: There is nothing to imitate, or some of it must not be imitated or does not fit the model.
+        DemonstrationsUnusableError: There is nothing to imitate, or some of it must not be imitated or does not fit the model, or
+            gives no gradient that can be applied.
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
     """
@@ -113,6 +122,7 @@ def fine_tune(
         nll=nll,
         held_out_nll=held_out_nll,
         left_out=left_out,
+        refused_updates=training.refused,
     )
 
 
@@ -157,19 +167,28 @@ class _FineTuning:
         self._held_out = ImitatedRows(held_out, config.seed).rows
         self._per_update = min(config.steps_per_update, len(self.rows.rows))
         self.updates = config.epochs * (len(self.rows.rows) // self._per_update)
-        self._micro_batches = MicroBatches(policy.loaded, images, config.micro_batch_tokens, ranks)
+        self._micro_batches = MicroBatches(
+            policy.loaded, images, config.micro_batch_tokens, ranks, config.share_prefixes
+        )
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints, ranks)
+        self.refused = 0
+        self._refused_in_a_row = 0
 
     def run(self, report: Report, clock: Clock) -> tuple[float, float | None]:
         """Train to the end and write the model; the loss of the last optimiser step, and that of held-out tasks."""
         config, began_s = self._config, clock.monotonic()
         first, before_s, nll, held_out_nll = 0, 0.0, math.nan, None
+        norm, rate = math.nan, 0.0
         state = self._checkpoints.latest()
         if state is not None:
             self._policy.restore(state)
             first, before_s, nll = state.updates, state.trained_s, state.metrics["nll"]
         for update in range(first, self.updates):
-            nll, norm, rate = self._update(update)
+            try:
+                nll, norm, rate = self._update(update)
+                self._refused_in_a_row = 0
+            except GradientRefused as error:
+                self._refuse(update, error)
             done, trained_s = update + 1, before_s + clock.monotonic() - began_s
             if done % config.report_every == 0 or done == self.updates:
                 held_out_nll = self._measure()
@@ -205,10 +224,40 @@ class _FineTuning:
         return nll, held_out_nll
 
     def _update(self, number: int) -> tuple[float, float, float]:
-        """One optimiser step. Returns the loss, the gradient norm before clipping, and the learning rate."""
+        """One optimiser step. Returns the loss, the gradient norm before clipping, and the learning rate. Raises GradientRefused."""
+        total = self._accumulate_gradients(self.rows.draw(number, self._per_update))
+        norm = clip_checked(self._policy, number + 1)
+        rate = learning_rate(self._config.optimizer, number, self.updates)
+        self._policy.step(rate)
+        return self._ranks.total({"nll": total})["nll"], norm, rate
+
+    def _refuse(self, number: int, error: GradientRefused) -> None:
+        """Leave out an optimiser step and tell which rows are to blame. Raises DemonstrationsUnusableError after too many in a row."""
+        rows = culprits = self.rows.draw(number, self._per_update)
+        if not isinstance(error, GradientExploded):
+            found = find_culprits(self._policy, self._micro_batches.passes(rows), self._accumulate_gradients)
+            culprits = found or rows
+        self._policy.optimizer.zero_grad(set_to_none=True)
+        self.refused += 1
+        self._refused_in_a_row += 1
+        names = [row.name for row in culprits]
+        told = ", ".join(names[:NAMED_ROWS]) + (
+            f" and {len(names) - NAMED_ROWS} more" if len(names) > NAMED_ROWS else ""
+        )
+        if self._ranks.first:
+            log.warning("update %d is left out because of %s: %s", number + 1, told, error)
+            line = {"kind": REFUSED_KIND, "update": number + 1, "cause": str(error), "rows": names}
+            append_metrics(self._config.metrics, line)
+        if self._refused_in_a_row >= min(MAX_REFUSED_UPDATES, self.updates):
+            raise DemonstrationsUnusableError(
+                f"{self._refused_in_a_row} updates in a row could not be applied, the last because of {told}: {error}; leave these "
+                "demonstrations out, or lower sft.learning_rate, and run the same command again: it goes on from its last checkpoint"
+            )
+
+    def _accumulate_gradients(self, rows: Sequence[TrainRow]) -> float:
+        """Gradients of rows over their micro-batches. Returns this rank's part of the loss."""
         from dart_train.objectives.imitation import imitation_loss
 
-        rows = self.rows.draw(number, self._per_update)
         tokens = _tokens(rows)
         self._policy.optimizer.zero_grad(set_to_none=True)
         total = 0.0
@@ -218,10 +267,7 @@ class _FineTuning:
             loss = imitation_loss(logprobs_BR, mask_BR.to(logprobs_BR.device), tokens)
             self._policy.backward(loss)
             total += float(loss.detach())
-        norm = float(self._policy.clip_gradient())
-        rate = learning_rate(self._config.optimizer, number, self.updates)
-        self._policy.step(rate)
-        return self._ranks.total({"nll": total})["nll"], norm, rate
+        return total
 
     def _measure(self) -> float | None:
         """The loss of held-out tasks, None where there are none."""

@@ -59,6 +59,8 @@ class PolicyTrainingSettings(StrictModel):
         seed: Seed of everything random.
         threads: CPU threads of torch.
         micro_batch_tokens: Tokens per forward and backward pass; a longer token stream has a pass of its own.
+        share_prefixes: Whether steps of a trajectory that continue each other share a token stream; without it each step has one of its
+            own, with the same result, which is the control of a measurement.
         gradient_checkpointing: Whether activations of layers are computed again in the backward pass instead of kept.
         freeze_vision: Whether the vision tower stays as it is.
         optimizer: Settings of the optimiser.
@@ -80,6 +82,7 @@ class PolicyTrainingSettings(StrictModel):
     seed: int = 0
     threads: int = Field(default=1, ge=1)
     micro_batch_tokens: int = Field(default=8192, ge=1)
+    share_prefixes: bool = True
     gradient_checkpointing: bool = False
     freeze_vision: bool = False
     optimizer: OptimizerSettings = OptimizerSettings()

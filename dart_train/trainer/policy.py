@@ -17,7 +17,7 @@ from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.weights.digest import weights_digest
 from dart_train.model.adapters import AdaptedModel, attach_adapter, load_adapter
 from dart_train.model.pointing_model import load_pointing_model
-from dart_train.model.policy_model import LoadedModel, load_model
+from dart_train.model.policy_model import LoadedModel, ModelLoader, load_model
 from dart_train.trainer.config import PolicyTrainingSettings
 
 Reference = Callable[[], AbstractContextManager[Any]]
@@ -25,7 +25,12 @@ Reference = Callable[[], AbstractContextManager[Any]]
 
 
 def load_policy(
-    config: PolicyTrainingSettings, start_model: str, device: str, *, bfloat16: bool = False
+    config: PolicyTrainingSettings,
+    start_model: str,
+    device: str,
+    *,
+    bfloat16: bool = False,
+    load: ModelLoader = load_model,
 ) -> LoadedModel:
     """Load what is trained.
 
@@ -34,6 +39,7 @@ def load_policy(
         start_model: The start model of the run, or a version of it that training goes on from.
         device: Name of the torch device.
         bfloat16: Whether forward passes run in bfloat16; the weights under an adapter are bfloat16 then. Trained weights are float32.
+        load: Loads models that have no action head.
 
     Returns:
         The policy.
@@ -44,8 +50,8 @@ def load_policy(
     if config.pointer:
         return load_pointing_model(start_model, device)
     if config.lora is None:
-        return load_model(start_model, device)
-    adapted = attach_adapter(load_model(config.start_model, device, bfloat16=bfloat16), config.lora)
+        return load(start_model, device)
+    adapted = attach_adapter(load(config.start_model, device, bfloat16=bfloat16), config.lora)
     if start_model != config.start_model and not load_adapter(adapted, Path(start_model)):
         raise ConfigError(
             f"{start_model} holds no adapter, and train.lora_rank is set: continue without it, or begin a new run from that model"
@@ -54,7 +60,12 @@ def load_policy(
 
 
 def open_reference(
-    config: PolicyTrainingSettings, policy: LoadedModel, device: str, *, bfloat16: bool = False
+    config: PolicyTrainingSettings,
+    policy: LoadedModel,
+    device: str,
+    *,
+    bfloat16: bool = False,
+    load: ModelLoader = load_model,
 ) -> Reference:
     """Open the reference model of the KL term; an adapter's start model needs no second copy.
 
@@ -63,13 +74,14 @@ def open_reference(
         policy: What is trained.
         device: Name of the torch device.
         bfloat16: Whether forward passes run in bfloat16; its weights are bfloat16 then.
+        load: Loads the reference model.
 
     Returns:
         The reference model.
     """
     if isinstance(policy, AdaptedModel) and config.reference_model in (None, config.start_model):
         return policy.reference
-    model = load_model(config.reference_model or config.start_model, device, bfloat16=bfloat16).model
+    model = load(config.reference_model or config.start_model, device, bfloat16=bfloat16).model
     model.eval().requires_grad_(False)
     return lambda: nullcontext(model)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dart_agent.errors import ConfigError
 from dart_train.model.device import ComputeDevice
 from dart_train.model.pointing_model import PointingModel
+from dart_train.model.policy_model import ModelLoader, load_model
 from dart_train.trainer.batches.tensors import to_device
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import PolicyTrainingSettings
@@ -35,9 +36,12 @@ class TrainedPolicy:
         config: Settings of the training.
         ranks: The processes that train together.
         start_model: The model to start from.
+        load: Loads it, and the reference model.
     """
 
-    def __init__(self, config: PolicyTrainingSettings, ranks: Ranks, start_model: str) -> None:
+    def __init__(
+        self, config: PolicyTrainingSettings, ranks: Ranks, start_model: str, load: ModelLoader = load_model
+    ) -> None:
         import torch
 
         from dart_train.model.cpu_vision import optimize_vision_for_cpu
@@ -58,7 +62,7 @@ class TrainedPolicy:
         bfloat16 = self.compute.bfloat16
         # Shards go to their device layer by layer: no GPU ever holds a whole model of several ranks.
         loads_on = self.compute.device if ranks.size == 1 else "cpu"
-        self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16)
+        self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16, load=load)
         set_up_training(self.loaded.model, config.gradient_checkpointing, config.freeze_vision)
         if isinstance(self.loaded, PointingModel):
             set_up_training(self.loaded.head)
@@ -69,7 +73,7 @@ class TrainedPolicy:
         self._open_reference: Reference | None = None
         self._reference = self.scorer
         if config.loss.kl_coefficient:
-            self._open_reference = open_reference(config, self.loaded, loads_on, bfloat16=bfloat16)
+            self._open_reference = open_reference(config, self.loaded, loads_on, bfloat16=bfloat16, load=load)
             with self._open_reference() as model:
                 self._reference = self.scorer if model is self.loaded.model else PolicyScorer(model)
         for scorer in {id(each): each for each in (self.scorer, self._reference)}.values():

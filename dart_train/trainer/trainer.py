@@ -2,13 +2,13 @@
 
 Role: `Trainer.step` turns one batch into the next version: advantages, old log-probs, clipped surrogate, AdamW. Rule: one batch is one
 train step, which raises the version by one, also with learning rate 0. A train step depends only on the batch and on `state()`, so that a
-resumed trainer does what the killed one would have done. A batch that fails changes nothing. Non-goals: waiting for batches and publishing
+resumed trainer does what the killed one would have done. A batch that fails changes nothing; one that fails because of
+an imitated row is trained on without that row. Non-goals: waiting for batches and publishing
 (`dart_train.trainer.process`), formulas (`dart_train.objectives`).
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from dart_agent.data_client.wire import Batch, StepReference, StepUse
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
+from dart_train.model.policy_model import ModelLoader, load_model
 from dart_train.trainer.batches.imitated_rows import ImitatedRows, load_imitated_rows
 from dart_train.trainer.batches.micro_batches import MicroBatches
 from dart_train.trainer.batches.rows import (
@@ -38,6 +39,7 @@ from dart_train.trainer.batches.rows import (
 from dart_train.trainer.batches.tensors import BatchError
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.gradients import GradientExploded, GradientRefused, clip_checked, find_culprits
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.schedule import learning_rate
 from dart_train.trainer.trained_policy import TrainedPolicy
@@ -65,14 +67,6 @@ class BatchFailed(Exception):
         self.culprits = tuple(culprits)
 
 
-class _GradientNotFinite(Exception):
-    """The gradient of a mini-batch has a NaN or an infinity."""
-
-
-class _GradientExploded(Exception):
-    """The norm of the gradient of a mini-batch is above the bound. It is a property of all its rows: no single one is to blame."""
-
-
 @dataclass(frozen=True, slots=True)
 class TrainStep:
     """What one train step did.
@@ -96,10 +90,16 @@ class Trainer:
         images: Where the images of rows are stored.
         clock: Clock of durations.
         ranks: The processes that train together; None: this one alone.
+        load: Loads the policy, and the reference model.
     """
 
     def __init__(
-        self, config: TrainerConfig, images: BlobStorage, clock: Clock = SYSTEM_CLOCK, ranks: Ranks | None = None
+        self,
+        config: TrainerConfig,
+        images: BlobStorage,
+        clock: Clock = SYSTEM_CLOCK,
+        ranks: Ranks | None = None,
+        load: ModelLoader = load_model,
     ) -> None:
         self.config = config
         self.images = images
@@ -107,6 +107,7 @@ class Trainer:
         self.updates = 0
         self._clock = clock
         self._ranks = ranks or Ranks()
+        self._load = load
         self._imitated_rows: ImitatedRows | None = None
 
     def setup(self, start_model: str, version: int, state: TrainerState | None, updates: int = 0) -> None:
@@ -124,13 +125,15 @@ class Trainer:
         import torch
 
         torch.manual_seed(self.config.seed)
-        self._policy = TrainedPolicy(self.config, self._ranks, start_model)
+        self._policy = TrainedPolicy(self.config, self._ranks, start_model, self._load)
         images: ImageReader = self.images
         if self.config.imitation is not None:
             self._imitated_rows, images = load_imitated_rows(
                 self.config.imitation, self._policy.loaded, self.config.seed, self.images
             )
-        self._micro_batches = MicroBatches(self._policy.loaded, images, self.config.micro_batch_tokens, self._ranks)
+        self._micro_batches = MicroBatches(
+            self._policy.loaded, images, self.config.micro_batch_tokens, self._ranks, self.config.share_prefixes
+        )
         self.version, self.updates = version, updates
         if state is not None:
             self._policy.restore(state)
@@ -154,23 +157,34 @@ class Trainer:
         before = self._policy.copy_to_host() if several_steps else None
         try:
             return self._train(batch, list(rows))
-        except (BatchError, BlobError, _GradientNotFinite, _GradientExploded) as error:
+        except (BatchError, BlobError, GradientRefused) as error:
+            self._policy.optimizer.zero_grad(set_to_none=True)
             if before is not None:
                 self._policy.copy_back(before)
-            single = not isinstance(error, _GradientExploded)
-            culprits = [row for row in rows if self._is_culprit(row)] if single else []
-            self._policy.optimizer.zero_grad(set_to_none=True)
-            raise BatchFailed(
-                str(error), [StepReference(rollout_id=row.rollout_id, index=row.step.index) for row in culprits]
-            ) from error
+            culprits = [] if isinstance(error, GradientExploded) else self._find_culprits(rows)
+            references = [
+                StepReference(rollout_id=row.rollout_id, index=row.step.index) for row in culprits if not row.imitated
+            ]
+            imitated = [row for row in culprits if row.imitated]
+            if imitated and self._imitated_rows is not None:
+                self._imitated_rows.leave_out(imitated, str(error))
+                if not references:
+                    return self.step(batch)
+            raise BatchFailed(str(error), references) from error
 
-    def _is_culprit(self, row: TrainRow) -> bool:
-        """Whether a row alone cannot be made a batch of, or has a gradient that is not finite."""
-        try:
-            self._accumulate_gradients([row], {})
-        except (BatchError, BlobError):
-            return True
-        return not math.isfinite(float(self._policy.clip_gradient()))
+    def _find_culprits(self, rows: Sequence[TrainRow]) -> list[TrainRow]:
+        """The rows of a batch, and of what its updates imitate, that fail alone; in the order in which they are given."""
+        passes = self.config.epochs * self.config.minibatches
+        tried = {row.key: row for row in rows}
+        for number in range(passes):
+            tried |= {row.key: row for row in self._imitated(passes, number)}
+        found = find_culprits(
+            self._policy,
+            self._micro_batches.passes(list(tried.values())),
+            lambda some: self._accumulate_gradients(some, {}),
+        )
+        order = list(tried)
+        return sorted(found, key=lambda row: order.index(row.key))
 
     def _train(self, batch: Batch, rows: list[TrainRow]) -> TrainStep:
         began_s = self._clock.monotonic()
@@ -255,14 +269,7 @@ class Trainer:
     def _minibatch_step(self, rows: Sequence[TrainRow], old: dict[StepKey, Tensor]) -> tuple[dict[str, float], float]:
         """Gradients over micro-batches, then one AdamW step. Returns metric sums and the gradient norm before clipping."""
         sums = self._accumulate_gradients(rows, old)
-        norm = self._ranks.broadcast(float(self._policy.clip_gradient()))  # every rank decides alike
-        if not math.isfinite(norm):
-            raise _GradientNotFinite(f"the gradient of update {self.updates + 1} is not finite")
-        bound = self.config.optimizer.max_grad_norm
-        if bound is not None and norm > bound:
-            raise _GradientExploded(
-                f"the gradient of update {self.updates + 1} has the norm {norm:.4g}, above train.max_grad_norm = {bound:g}"
-            )
+        norm = clip_checked(self._policy, self.updates + 1)
         self._policy.step(self._learning_rate(self.updates))
         return sums, norm
 
@@ -271,10 +278,11 @@ class Trainer:
         from dart_train.objectives.aggregation import Denominators
         from dart_train.objectives.policy_loss import MicroBatch, policy_loss
 
-        denominators = Denominators(
-            tokens=sum(row.trained_tokens for row in rows),
-            rows=sum(not row.imitated for row in rows),
-            trajectories=sum(row.trajectory_share for row in rows),
+        tokens = sum(row.trained_tokens for row in rows)
+        denominators = Denominators(  # rows that are only imitated have a sum of 0, which is divided by 1
+            tokens=tokens or 1,
+            rows=sum(not row.imitated for row in rows) or 1,
+            trajectories=sum(row.trajectory_share for row in rows) or 1.0,
             imitated=sum(len(row.step.token_ids_T) for row in rows if row.imitated),
         )
         sums: Counter[str] = Counter()
@@ -298,7 +306,7 @@ class Trainer:
             terms = policy_loss(seen, self.config.loss, denominators)
             self._policy.backward(terms.loss)
             sums.update(terms.sums | {"loss": float(terms.loss.detach()) * denominators.tokens})
-        counts = {"tokens": float(denominators.tokens), "imitated_tokens": float(denominators.imitated)}
+        counts = {"tokens": float(tokens), "imitated_tokens": float(denominators.imitated)}
         return self._ranks.total(sums) | counts
 
     def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, NDArray[np.float64]]]:

@@ -19,7 +19,7 @@ from dart_train.imitation.images import ImagesInOrder
 from dart_train.imitation.settings import ImitationSettings
 from dart_train.imitation.tokens import ImitatedEpisode, write_demonstrations
 from dart_train.model.policy_model import LoadedModel
-from dart_train.trainer.batches.rows import TrainRow
+from dart_train.trainer.batches.rows import StepKey, TrainRow
 
 GROUP = "imitated"
 log = logging.getLogger(__name__)
@@ -48,6 +48,18 @@ class ImitatedRows:
             for step in episode.steps
         ]
         self._seed = seed
+        self._left_out: set[StepKey] = set()
+
+    def leave_out(self, rows: Sequence[TrainRow], cause: str) -> None:
+        """Draw some rows no more. What is drawn beside them stays the same, so that a resumed training finds the same culprits.
+
+        Args:
+            rows: The rows.
+            cause: Why, for the log.
+        """
+        for row in rows:
+            log.warning("%s is imitated no more: %s", row.name, cause)
+            self._left_out.add(row.key)
 
     def draw(self, number: int, count: int) -> list[TrainRow]:
         """Draw the rows of an optimiser step.
@@ -57,13 +69,13 @@ class ImitatedRows:
             count: Rows to draw; all of them where there are fewer.
 
         Returns:
-            Different rows.
+            Different rows; fewer where some are left out.
         """
         count = min(count, len(self.rows))
         epoch, turn = divmod(number, len(self.rows) // count)
         order = list(self.rows)
         Random(f"{self._seed}/imitated/{epoch}").shuffle(order)
-        return order[turn * count : (turn + 1) * count]
+        return [row for row in order[turn * count : (turn + 1) * count] if row.key not in self._left_out]
 
 
 def load_imitated_rows(

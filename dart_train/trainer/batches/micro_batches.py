@@ -14,7 +14,7 @@ from dart_agent.data_client.image_store import BlobError, ImageReader
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel
 from dart_train.trainer.batches.rows import TrainRow
-from dart_train.trainer.batches.segments import build_segments, plan_micro_batches
+from dart_train.trainer.batches.segments import Segment, build_segments, plan_micro_batches
 from dart_train.trainer.batches.tensors import BatchError, BatchMaker
 from dart_train.trainer.ranks import Ranks
 
@@ -30,13 +30,17 @@ class MicroBatches:
         images: Where the images of rows are stored.
         max_tokens: Tokens per forward and backward pass; a longer token stream has a pass of its own.
         ranks: The processes that train together.
+        share_prefixes: Whether steps that continue each other share a token stream.
     """
 
-    def __init__(self, loaded: LoadedModel, images: ImageReader, max_tokens: int, ranks: Ranks) -> None:
+    def __init__(
+        self, loaded: LoadedModel, images: ImageReader, max_tokens: int, ranks: Ranks, share_prefixes: bool = True
+    ) -> None:
         parts = loaded.head.offset_parts if isinstance(loaded, PointingModel) else None
         self._batches = BatchMaker(loaded.model, loaded.processor, images, parts)
         self._max_tokens = max_tokens
         self._ranks = ranks
+        self._share_prefixes = share_prefixes
 
     def of(self, rows: Sequence[TrainRow]) -> Iterator[tuple[list[TrainRow], TrainBatch]]:
         """Make this rank's micro-batches of some rows.
@@ -51,9 +55,8 @@ class MicroBatches:
             BatchError: A row cannot be trained on as it was sampled; on every rank.
             BlobError: An image is missing or damaged; on the rank that reads it.
         """
-        segments = build_segments(rows)
-        plan = plan_micro_batches(segments, self._max_tokens, self._ranks.size) if segments else []
-        shortest = min(segments, key=lambda segment: segment.tokens, default=None)
+        plan = self._plan(rows)
+        shortest = min((segment for part in plan for segment in part), key=lambda segment: segment.tokens, default=None)
         for part in plan[self._ranks.rank :: self._ranks.size]:
             batch, failure = None, None
             try:
@@ -66,3 +69,22 @@ class MicroBatches:
             if not part:
                 batch = replace(batch, trainable_BR=batch.trainable_BR & False)
             yield [row for segment in part for row in segment.rows], batch
+
+    def passes(self, rows: Sequence[TrainRow]) -> list[list[TrainRow]]:
+        """Tell which rows are computed at the same time, on all ranks.
+
+        Args:
+            rows: Rows of a mini-batch, the same on every rank.
+
+        Returns:
+            The rows of each pass.
+        """
+        plan, size = self._plan(rows), self._ranks.size
+        return [
+            [row for part in plan[start : start + size] for segment in part for row in segment.rows]
+            for start in range(0, len(plan), size)
+        ]
+
+    def _plan(self, rows: Sequence[TrainRow]) -> list[list[Segment]]:
+        segments = build_segments(rows, self._share_prefixes)
+        return plan_micro_batches(segments, self._max_tokens, self._ranks.size) if segments else []

@@ -55,11 +55,12 @@ def _pointing_tokens(row: TrainRow) -> int:
     return len(step.prompt_ids_P) // max(1, len(step.image_sha256)) + asked
 
 
-def build_segments(rows: Sequence[TrainRow]) -> list[Segment]:
+def build_segments(rows: Sequence[TrainRow], share_prefixes: bool = True) -> list[Segment]:
     """Put rows that continue each other together.
 
     Args:
         rows: Rows of a mini-batch, in any order.
+        share_prefixes: Whether they are; without it each row is a segment of its own.
 
     Returns:
         The segments, in the order of their trajectories' first rows.
@@ -71,7 +72,7 @@ def build_segments(rows: Sequence[TrainRow]) -> list[Segment]:
     for members in trajectories.values():
         stream: list[TrainRow] = []
         for row in sorted(members, key=lambda row: row.step.index):
-            if stream and not continues(row.step, stream[-1].step):
+            if stream and not (share_prefixes and continues(row.step, stream[-1].step)):
                 segments.append(Segment(tuple(stream)))
                 stream = []
             stream.append(row)

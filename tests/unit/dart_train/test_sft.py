@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,21 @@ from safetensors.torch import load_file
 from trainer_harness import tiny_model
 from typer.testing import CliRunner
 
+from dart_agent.metrics_file import MetricsReader
+from dart_agent.strict_model import read_config_file
 from dart_train.cli import app
+from dart_train.config import load_recipe
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.tokens import ImitatedEpisode
 from dart_train.model.policy_model import load_model
+from dart_train.run.paths import RunPaths
+from dart_train.run.training_components import sft
 from dart_train.sft.config import SftConfig
 from dart_train.sft.fit import fine_tune, split_tasks
 from dart_train.trainer import checkpoint
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.trained_policy import TrainedPolicy
+from dart_train.types import TrainBatch
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +83,64 @@ def test_a_killed_fine_tuning_ends_with_the_same_bits(root: Path, monkeypatch: p
     fine_tune(config_of(root, "killed", epochs=5))
     whole, killed = (load_file(root / name / "model" / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, applies: Callable[[TrainBatch], bool]) -> None:
+    """Micro-batches for which `applies` is true have no finite loss."""
+    score = TrainedPolicy.score
+
+    def poisoned(
+        policy: TrainedPolicy, batch: TrainBatch, reference: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_BR, entropy_BR = score(policy, batch, reference)
+        bad = torch.is_grad_enabled() and applies(batch)
+        return (logprobs_BR * float("nan") if bad else logprobs_BR), entropy_BR
+
+    monkeypatch.setattr(TrainedPolicy, "score", poisoned)
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_and_its_row_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def first_stream(batch: TrainBatch) -> bool:
+        seen.append(str(batch.tokens.input_ids_1L.tolist()))
+        return seen[0] == seen[-1]
+
+    poison(monkeypatch, first_stream)
+    result = fine_tune(config_of(root, "poisoned", epochs=2, micro_batch_tokens=1))
+    assert result.refused_updates == 2, "once in each epoch"
+    lines = [
+        line for line in MetricsReader(root / "poisoned" / "metrics.jsonl").read_new() if line["kind"] == "sft_refused"
+    ]
+    assert [len(line["rows"]) for line in lines] == [1, 1]
+    assert lines[0]["rows"] == lines[1]["rows"]
+    weights = load_file(root / "poisoned" / "model" / "model.safetensors")
+    assert all(bool(value.isfinite().all()) for value in weights.values())
+
+
+def test_updates_that_are_never_finite_end_the_training_without_a_model(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, lambda batch: True)
+    with pytest.raises(
+        DemonstrationsUnusableError, match=r"4 updates in a row.*step \d of rollout .* is not finite; leave"
+    ):
+        fine_tune(config_of(root, "broken", epochs=2))
+    assert not (root / "broken" / "model").exists()
+
+
+def test_the_recipes_bound_of_the_gradient_holds_for_fine_tuning(root: Path, tmp_path: Path) -> None:
+    bound = {"learning_rate": 3e-3, "max_grad_norm": 1e-6}
+    with pytest.raises(DemonstrationsUnusableError, match=r"above train.max_grad_norm = 1e-06"):
+        fine_tune(config_of(root, "bounded", optimizer=bound, epochs=2))
+    (tmp_path / "recipe.toml").write_text(RECIPE + "max_grad_norm = 50\n")
+    paths = RunPaths(tmp_path / "run")
+    paths.make()
+    component = sft(load_recipe(tmp_path / "recipe.toml"), paths, (root,))
+    config = read_config_file(Path(component.argv[component.argv.index("--config") + 1]), SftConfig)
+    assert config.optimizer.max_grad_norm == 50
 
 
 def test_an_adapter_is_trained_and_merged(root: Path) -> None:

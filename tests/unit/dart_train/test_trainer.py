@@ -8,13 +8,24 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 from reference_objectives import aggregate_by_trajectory
-from trainer_harness import RESPONSE_TOKENS, batch_of, config_of, own_logprobs, screen, step_of, tiny_model
+from trainer_harness import (
+    RESPONSE_TOKENS,
+    batch_of,
+    batch_of_trajectories,
+    config_of,
+    own_logprobs,
+    screen,
+    step_of,
+    tiny_model,
+    trajectory_of,
+)
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
 from dart_agent.data_client.payloads import StepPayload
@@ -22,9 +33,12 @@ from dart_agent.data_client.wire import Batch
 from dart_agent.errors import ConfigError
 from dart_agent.metrics_file import append_metrics
 from dart_agent.types import StepRecord
+from dart_train.imitation.tokens import ImitatedEpisode
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import PolicyVersionStore
+from dart_train.objectives.settings import LossSettings
+from dart_train.trainer.batches.imitated_rows import ImitatedRows
 from dart_train.trainer.batches.rows import TrainRow, build_rows, select_steps, split_minibatches
 from dart_train.trainer.batches.segments import Segment
 from dart_train.trainer.batches.tensors import BatchError, BatchMaker, placeholder_runs
@@ -313,6 +327,65 @@ def test_a_gradient_that_is_not_finite_is_undone_and_its_row_found(
     fresh.step(batch)
     trainer.step(batch)
     assert same(weights_of(fresh), weights_of(trainer)), "what follows is as if the failure had not been"
+
+
+def poison_answer(monkeypatch: pytest.MonkeyPatch, trainer: Trainer, step: StepRecord) -> list[int]:
+    """Passes that score the answer of a step have no finite loss. Returns a list that gets an entry per pass."""
+    calls, score, answer = list[int](), trainer._policy.score, torch.tensor(step.token_ids_T)
+
+    def poisoned(tensors: TrainBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs_BR, entropy_BR = score(tensors)
+        hit = bool((tensors.tokens.targets_M.unfold(0, len(answer), 1) == answer).all(-1).any())
+        calls.append(len(calls))
+        return logprobs_BR * (float("nan") if hit else 1), entropy_BR
+
+    monkeypatch.setattr(trainer._policy, "score", poisoned)
+    return calls
+
+
+def test_one_bad_row_of_many_is_found_by_halves(
+    root: Path, model_dir: Path, loaded: LoadedModel, images: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of(loaded, images, groups=4, members=4, steps=2)
+    trainer = trainer_on(root, model_dir, images, micro_batch_tokens=200)
+    passes = len(trainer._micro_batches.passes(build_rows(batch, "grpo")))
+    calls = poison_answer(monkeypatch, trainer, batch.rows[21].step.to_value())
+    with pytest.raises(BatchFailed) as failure:
+        trainer.step(batch)
+    (culprit,) = failure.value.culprits
+    assert (culprit.rollout_id, culprit.index) == (batch.rows[21].rollout_id, batch.rows[21].step.to_value().index)
+    assert 1 < passes < 8
+    assert len(calls) - passes <= passes + 2 * math.ceil(math.log2(32)), "32 rows would be as many passes one by one"
+
+
+def test_an_imitated_row_that_is_to_blame_is_left_out_and_the_batch_is_trained_on(
+    root: Path, model_dir: Path, loaded: LoadedModel, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = tuple(step_of(loaded, images, 900 + index, index=index) for index in range(3))
+    trainer = trainer_on(root, model_dir, images)
+    imitating = {"imitation": SimpleNamespace(steps_per_update=3), "loss": LossSettings(sft_coefficient=0.5)}
+    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update=imitating))
+    monkeypatch.setattr(trainer, "_imitated_rows", ImitatedRows([ImitatedEpisode("shown", "s/t/1", steps)], seed=0))
+    poison_answer(monkeypatch, trainer, steps[1])
+    done = trainer.step(batch)
+    assert done.metrics["rows_trained"] == len(batch.rows)
+    assert done.metrics["imitation_nll"] > 0
+    assert {row.step.index for row in trainer._imitated(1, 0)} == {0, 2}
+    assert all(bool(value.isfinite().all()) for value in weights_of(trainer).values())
+
+
+def test_steps_share_a_stream_or_have_one_each(
+    root: Path, model_dir: Path, loaded: LoadedModel, images: ImageStore
+) -> None:
+    batch = batch_of_trajectories([trajectory_of(loaded, images, seed, steps=3) for seed in (0, 1)])
+    streams, norms = {}, {}
+    for share in (True, False):
+        trainer, seen = trainer_on(root, model_dir, images, share_prefixes=share, loss={"tis_cap": None}), list[int]()
+        trainer._policy.scorer.register_forward_pre_hook(lambda _, given, seen=seen: seen.extend(given[0].segments))
+        norms[share] = trainer.step(batch).metrics["grad_norm"]
+        streams[share] = len(seen)
+    assert streams == {True: 2, False: 6}
+    assert norms[True] == pytest.approx(norms[False], rel=1e-3)
 
 
 def test_a_gradient_above_the_bound_is_not_applied_and_blames_no_single_row(
