@@ -351,12 +351,14 @@ class StepUse(StepReference):
         advantage: The advantage of its rollout within that group.
         entropy: Mean token entropy at the trainer before the update, in nats; None: not computed.
         reason: Why it was left out; None: it was trained on.
+        trained: Ranges of positions that were trained on, where token selection left fewer than were issued; None: those that were issued.
     """
 
     group_id: str
     advantage: float
     entropy: float | None = None
     reason: str | None = None
+    trained: list[tuple[int, int]] | None = None
 
 
 class BatchFailure(DataManagerModel):

@@ -8,11 +8,16 @@ failed and that the experience pool may complete (`experience_pool`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from dart_envs.success import SUCCESS_AT, is_success
 
+UninformativeReason = Literal["too_few_members", "all_failed", "all_succeeded"]
 
-def uninformative_reason(rewards: Sequence[float], min_members: int, success_at: float = SUCCESS_AT) -> str | None:
+
+def uninformative_reason(
+    rewards: Sequence[float], min_members: int, success_at: float = SUCCESS_AT
+) -> UninformativeReason | None:
     """Say why a group cannot be trained on.
 
     Args:

@@ -10,9 +10,11 @@ Non-goals: correcting what passes (truncated importance sampling in `dart_train.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Literal
 
 Span = tuple[int, int, int]
 """version, start, end"""
+WithheldReason = Literal["stale", "lost_future"]
 
 
 def trainable_ranges(
@@ -42,7 +44,7 @@ def trainable_ranges(
     return ranges
 
 
-def withheld_reason(spans: Iterable[Span], trainer_version: int, lost: Collection[int]) -> str:
+def withheld_reason(spans: Iterable[Span], trainer_version: int, lost: Collection[int]) -> WithheldReason:
     """Say why no token of a response is trained on.
 
     Args:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from dart_agent.types import Purpose
 from dart_train.data_manager import queries
-from dart_train.data_manager.batches import NO_STEP
+from dart_train.data_manager.batches import NO_STEP, NO_STEPS
 from dart_train.data_manager.store.models import (
     BatchMemberTable,
     BatchTable,
@@ -29,6 +29,7 @@ REASONS = {
     "lost_future": "its tokens were sampled by weights that were lost and are no ancestors of the trainer's",
     "no_logprobs": "its tokens have no log-probs",
     "low_entropy": "its mean token entropy is among the lowest of its group",
+    "low_entropy_tokens": "the entropy of each of its tokens is among the lowest of the batch",
     "quarantined": "it made a batch impossible to train on",
     "displaced_by_pool": "every rollout of the group failed, and a stored success took its place",
     "no_steps": "the episode has no steps; its reward counts in the baseline",
@@ -62,7 +63,7 @@ class BatchUse:
         source: fresh, pool or displaced.
         trainer_version: Version of the trainer when the batch was formed.
         version: The policy version that the batch became, None where it did not.
-        trainable: Token ranges that passed the staleness gate.
+        trainable: Ranges of positions that passed the staleness gate; of a step that was trained on, those that were trained on.
         staleness: Greatest staleness of those tokens, None where there are none.
         advantage: The advantage, None where the trainer told none.
         entropy: Mean token entropy in nats, None where the trainer told none.
@@ -246,6 +247,6 @@ def _use(member: BatchMemberTable, batch: BatchTable, spans: Sequence[tuple[int,
         staleness=max(staleness, default=None),
         advantage=member.advantage,
         entropy=member.entropy,
-        reason="no_steps" if member.index == NO_STEP else member.reason,
+        reason=NO_STEPS if member.index == NO_STEP else member.reason,
         cause=batch.cause,
     )

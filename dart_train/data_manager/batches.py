@@ -43,6 +43,8 @@ DISPLACED = "displaced"
 """Source of a member whose place a pooled success has: it is recorded, and it is in neither the baseline nor the rows."""
 DISPLACED_REASON = "displaced_by_pool"
 QUARANTINED = "quarantined"
+NO_LOGPROBS = "no_logprobs"
+NO_STEPS = "no_steps"
 
 NO_STEP = -1
 """Index that stands for a member without steps: it counts in the baseline and has nothing to train on."""
@@ -51,7 +53,11 @@ NO_STEP = -1
 _MEMBER_COLUMNS: Table = BatchMemberTable.__table__  # type: ignore[assignment]  # a declarative table is a Table
 _ADD_MEMBER = insert(_MEMBER_COLUMNS)
 _REASONS = select(
-    _MEMBER_COLUMNS.c.group_id, _MEMBER_COLUMNS.c.rollout_id, _MEMBER_COLUMNS.c.index, _MEMBER_COLUMNS.c.reason
+    _MEMBER_COLUMNS.c.group_id,
+    _MEMBER_COLUMNS.c.rollout_id,
+    _MEMBER_COLUMNS.c.index,
+    _MEMBER_COLUMNS.c.reason,
+    _MEMBER_COLUMNS.c.trainable,
 ).where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
 _CHANGE_MEMBER = update(_MEMBER_COLUMNS).where(
     _MEMBER_COLUMNS.c.batch_id == bindparam("key"),
@@ -62,7 +68,10 @@ _CHANGE_MEMBER = update(_MEMBER_COLUMNS).where(
 _WITHHOLD_MEMBER = _CHANGE_MEMBER.values(reason=QUARANTINED)
 _ADD_QUARANTINED = insert(QuarantinedStepTable)
 _USE_MEMBER = _CHANGE_MEMBER.values(
-    reason=bindparam("new_reason"), advantage=bindparam("new_advantage"), entropy=bindparam("new_entropy")
+    reason=bindparam("new_reason"),
+    advantage=bindparam("new_advantage"),
+    entropy=bindparam("new_entropy"),
+    trainable=bindparam("new_trainable", type_=_MEMBER_COLUMNS.c.trainable.type),
 )
 _MEMBERS = (
     select(_MEMBER_COLUMNS)
@@ -217,12 +226,20 @@ class BatchBuilder:
         counts: Counter[str | None] = Counter()
         trained: list[dict[str, Any]] = []
         connection = connection_of(session)
-        for group_id, rollout_id, index, withheld in connection.execute(_REASONS, {"key": batch_id}):
+        for group_id, rollout_id, index, withheld, issued in connection.execute(_REASONS, {"key": batch_id}):
             use = uses.get((group_id, rollout_id, index))
             if withheld is None and use is not None:
-                key = {"key": batch_id, "in_group": group_id, "of_rollout": rollout_id, "at": index}
                 trained.append(
-                    {**key, "new_reason": use.reason, "new_advantage": use.advantage, "new_entropy": use.entropy}
+                    {
+                        "key": batch_id,
+                        "in_group": group_id,
+                        "of_rollout": rollout_id,
+                        "at": index,
+                        "new_reason": use.reason,
+                        "new_advantage": use.advantage,
+                        "new_entropy": use.entropy,
+                        "new_trainable": issued if use.trained is None else [list(each) for each in use.trained],
+                    }
                 )
             counts[use.reason if withheld is None and use is not None else withheld] += 1
         if trained:
@@ -343,11 +360,15 @@ class BatchBuilder:
                 key = (row.rollout_id, step.index)
                 quarantined = key in groups.quarantined
                 trainable[key] = [] if quarantined else self._fresh_ranges(step, weights, source)
-                if not trainable[key]:
-                    withheld = withheld_reason(step.spans, weights.version, weights.lost)
-                    reasons[key] = QUARANTINED if quarantined else withheld
+                if quarantined:
+                    reasons[key] = QUARANTINED
+                elif not step.has_logprobs:
+                    reasons[key] = NO_LOGPROBS
+                elif not trainable[key]:
+                    reasons[key] = withheld_reason(step.spans, weights.version, weights.lost)
         if not any(trainable.values()):
-            return next((reason for reason in (QUARANTINED, "lost_future") if reason in reasons.values()), "stale")
+            found = set(reasons.values())
+            return next((each for each in (QUARANTINED, "lost_future", "stale", NO_LOGPROBS) if each in found), "stale")
         return _Candidate(group_id, tuple(members), displaced, trainable, reasons)
 
     def _fresh_ranges(self, step: StoredSpans, weights: _TrainerWeights, source: Source) -> list[tuple[int, int]]:
@@ -377,7 +398,7 @@ class BatchBuilder:
             for row, source in recorded:
                 for index in range(row.n_steps) if row.n_steps else (NO_STEP,):
                     ranges = candidate.trainable.get((row.rollout_id, index), [])
-                    reason = "no_steps" if index == NO_STEP else candidate.reasons.get((row.rollout_id, index))
+                    reason = NO_STEPS if index == NO_STEP else candidate.reasons.get((row.rollout_id, index))
                     members.append(
                         {
                             "batch_id": batch.batch_id,

@@ -340,6 +340,7 @@ def _use_of(row: TrainRow, entropy: float | None, reason: str | None = None) -> 
         advantage=row.advantage,
         entropy=entropy,
         reason=reason,
+        trained=None if reason is not None else list(row.trainable),
     )
 
 

@@ -207,6 +207,7 @@ class BatchTable(StoreBase):
 class BatchMemberTable(StoreBase):
     """A step of a batch; `reason` says why it was excluded, None where it was trained on.
 
+    `trainable` are the ranges of positions that passed the staleness gate; of a step that was trained on, those that were trained on.
     `source` is fresh, pool (a stored success), or displaced (its place in the group was given to a stored success). `advantage` and
     `entropy` (mean of the step's tokens, in nats) are the trainer's, NULL where it told none.
     """

@@ -258,6 +258,8 @@ def test_token_filter_trains_on_undecided_tokens_of_the_batch(
     assert {step.reason for step in withheld} <= {"low_entropy_tokens"}
     assert done.metrics["rows_trained"] == len(done.steps) - len(withheld)
     assert len(done.steps) == len(batch.rows)
+    told = [step.trained for step in done.steps if step.reason is None]
+    assert sum(end - start for ranges in told for start, end in ranges or ()) == done.metrics["tokens"]
 
 
 def test_kl_term_pulls_towards_the_reference(root: Path, model_dir: Path, images: ImageStore, batch: Batch) -> None:

@@ -196,6 +196,38 @@ def test_every_step_of_a_batch_has_a_reason_or_was_used(harness: DataManagerHarn
     assert harness.manager.stats().rows_excluded == {"low_entropy": 1}
 
 
+def test_what_token_selection_left_is_recorded(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.group(MIXED)
+    harness.group(MIXED)
+    batch = harness.must_batch()
+    narrowed, whole, dropped = batch.rows[:3]
+    uses = [
+        use_of(narrowed).model_copy(update={"trained": [(1, 2), (3, 4)]}),
+        use_of(whole),
+        use_of(dropped, "low_entropy_tokens"),
+    ]
+    harness.manager.batch_done(batch.batch_id, BatchReport(version=1, steps=uses))
+    with harness.store.begin() as session:
+        rows = session.scalars(select(BatchMemberTable).where(BatchMemberTable.batch_id == batch.batch_id)).all()
+        found = {(row.rollout_id, row.index): (row.trainable, row.reason) for row in rows}
+    assert found[(narrowed.rollout_id, narrowed.step.index)] == ([[1, 2], [3, 4]], None)
+    assert found[(whole.rollout_id, whole.step.index)] == ([[0, 4]], None)
+    assert found[(dropped.rollout_id, dropped.step.index)] == ([[0, 4]], "low_entropy_tokens")
+
+
+def test_a_step_without_logprobs_says_so(harness: DataManagerHarness) -> None:
+    harness.phase()
+    items = [harness.must_acquire() for _ in MIXED]
+    for item, reward in zip(items, MIXED, strict=True):
+        trajectory, _ = fake_trajectory(item, reward=reward)
+        first, *others = trajectory.steps_S
+        steps = (replace(first, logprobs_T=()), *others)
+        harness.manager.report(TrajectoryPayload.from_value(replace(trajectory, steps_S=steps)))
+    harness.group(MIXED)
+    assert harness.must_batch().excluded_steps == {"no_logprobs": 4}
+
+
 def test_success_pool_rescues_a_hopeless_group(tmp_path: Path) -> None:
     harness = DataManagerHarness(
         tmp_path,
