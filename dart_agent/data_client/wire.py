@@ -193,12 +193,13 @@ class TrajectoryPage(DataManagerModel):
 
 
 class TaskSelection(DataManagerModel):
-    """Tasks of a suite by split: `count` in all, spread evenly over the families; None takes all of them."""
+    """Tasks of a suite by split: `count` in all, spread evenly over the families, and at most `per_family` of each; None takes all."""
 
     suite: str = "basics"
     split: Split
     families: list[str] | None = None
     count: int | None = Field(default=None, ge=1)
+    per_family: int | None = Field(default=None, ge=1)
 
 
 class PhaseSpec(DataManagerModel):

@@ -40,6 +40,8 @@ class TaskSection(StrictModel):
         index: JSON file that names the tasks of each family, as OSWorld's `test_all.json` does; `dart-envs tasks index` writes one of those
             that can run here. None: all files of `folder`.
         families: Families of the suite.
+        train_variations: So many variations of each family are trained on, the same for the whole run, so that tasks are run again and the
+            experience pool has successes of theirs; none: all of the train split.
         max_steps: Step limit of an episode.
         limits: Limits of single families, in place of `max_steps` and of those of the section `rollout`: `[tasks.limits.FAMILY]`.
     """
@@ -48,6 +50,7 @@ class TaskSection(StrictModel):
     folder: Path | None = None
     index: Path | None = None
     families: tuple[str, ...] = Field(min_length=1)
+    train_variations: int | None = Field(default=None, ge=1)
     max_steps: int = Field(default=3, ge=1, le=200)
     limits: dict[str, FamilyLimitSection] = Field(default_factory=dict)
 

@@ -8,7 +8,8 @@ Role: draws a task by one of three rules, by name.
     learnability        a task, in proportion to floor + min(1, 4 E[p (1 - p)] + (1/3) / (n + 1)) over its latest n rollouts with s
                         successes; E is taken over the posterior Beta(1 + s, 1 + n - s): (1 + s)(1 + n - s) / ((n + 2)(n + 3)). A task
                         that was never run has the greatest weight, because 4 E + 1/3 = 1 there. A family has the mean weight of its
-                        tasks, times its own
+                        tasks, times its own. By family, a family's rollouts count together, and a draw takes its task that was run
+                        least often
 
 Rule: no family and no task gets nothing, unless its family's weight is 0; all draws come from the given source of randomness. Sources:
 p (1 - p) as learnability: sampling for learnability in curricula (arXiv 2408.15099); pools of difficulty in prime-rl; the optimism for what
@@ -95,6 +96,7 @@ class TaskSampler:
         settings: Settings of the task sampler.
         runs: Groups opened so far per task id.
         success_at: Least reward of a success.
+        by_family: Whether the rule `learnability` weighs families, where tasks are hardly ever run twice; False: tasks.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class TaskSampler:
         runs: Mapping[str, int] | None = None,
         *,
         success_at: float = SUCCESS_AT,
+        by_family: bool = False,
     ) -> None:
         self.families = sorted(tasks_by_family)
         self._tasks = tasks_by_family
@@ -114,21 +117,23 @@ class TaskSampler:
         self._numbers: dict[str, int] = {}
         self._scales: list[float] = []
         self._draw: WeightedDraw | None = None
+        self._by_family = by_family
         if settings.rule == "learnability":
             for family in self.families:
-                for task_id in tasks_by_family[family]:
-                    self._numbers[task_id] = len(self._numbers)
-                    self._scales.append(settings.weights.get(family, 1.0) / len(tasks_by_family[family]))
+                weighed = [family] if by_family else tasks_by_family[family]
+                for name in weighed:
+                    self._numbers[name] = len(self._numbers)
+                    self._scales.append(settings.weights.get(family, 1.0) / len(weighed))
             self._draw = WeightedDraw([scale * (settings.floor + 1) for scale in self._scales])
 
-    def observe(self, task_id: str, rewards: Sequence[float]) -> None:
-        """Note how a task went; only the rule `learnability` needs it.
+    def observe(self, name: str, rewards: Sequence[float]) -> None:
+        """Note how a task went, or with `by_family` a family; only the rule `learnability` needs it.
 
         Args:
-            task_id: The task; one that is not among the sampler's changes nothing.
+            name: The task or family; one that is not among the sampler's changes nothing.
             rewards: Rewards of its latest `window` rollouts.
         """
-        number = self._numbers.get(task_id)
+        number = self._numbers.get(name)
         if self._draw is not None and number is not None:
             learnable = learnability(rewards, self._success_at)
             self._draw.change(number, self._scales[number] * (self._settings.floor + learnable))
@@ -149,9 +154,13 @@ class TaskSampler:
         weights = family_weights(self.families, success_rates, self._settings)
         if sum(weights.values()) <= 0:
             raise ValueError("the weights of all task families are zero: nothing can be chosen")
-        if self._draw is not None:
-            return self._by_number(self._draw.draw(random.random()))
-        family = random.choices(self.families, list(weights.values()))[0]
+        if self._draw is None:
+            return self._least_run(random.choices(self.families, list(weights.values()))[0], random)
+        number = self._draw.draw(random.random())
+        return self._least_run(self.families[number], random) if self._by_family else self._by_number(number)
+
+    def _least_run(self, family: str, random: Random) -> str:
+        """The task of a family that was run least often; it counts as run."""
         candidates = self._fewest[family]
         if not candidates:
             fewest = min(self._runs[task] for task in self._tasks[family])

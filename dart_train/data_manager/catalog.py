@@ -112,7 +112,10 @@ class SuiteCatalog:
         try:
             suite = open_suite(selection.suite, self._folder)
             families = list(selection.families or suite.families)
-            ids = [list(suite.tasks(split=selection.split, families=[family])) for family in families]
+            ids = [
+                list(suite.tasks(split=selection.split, families=[family]))[: selection.per_family]
+                for family in families
+            ]
         except (TaskError, KeyError) as error:
             raise StoreError(f"cannot select tasks: {error}") from error
         return interleave_families(ids, selection.count)

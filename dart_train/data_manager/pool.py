@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session
 
 from dart_agent.types import Purpose
 from dart_train.curation.experience_pool import ExperiencePoolSettings, StoredSuccess, select_success
+from dart_train.curation.lineage import lost_versions
+from dart_train.data_manager import queries
 from dart_train.data_manager.store.models import (
     BatchMemberTable,
     BatchTable,
@@ -23,6 +25,7 @@ from dart_train.data_manager.store.models import (
     StepTable,
     TrajectoryTable,
 )
+from dart_train.scheduling.settings import CurationSettings
 
 POOL = "pool"
 """Source of a batch member that completes a group."""
@@ -81,6 +84,8 @@ def choose_success(
         .limit(SUCCESS_WINDOW)
     )
     rows = session.execute(query).all()
+    if not rows:
+        return None
     contents = _contents(session, [row.rollout_id for row in rows])
     uses = _uses(session, [row.rollout_id for row in rows])
     taken = {contents[row.rollout_id] for row in rows if row.group_id in batch_groups or row.rollout_id in pooled}
@@ -91,6 +96,34 @@ def choose_success(
     ]
     chosen = select_success(successes, settings, taken)
     return None if chosen is None else chosen.rollout_id
+
+
+def has_success(session: Session, task_id: str, curation: CurationSettings, version: int) -> bool:
+    """Say whether a stored success may complete a group of a task in which every rollout failed.
+
+    A batch decides again when it is formed: the success may be in it already, or too old by then.
+
+    Args:
+        session: The transaction.
+        task_id: The task.
+        curation: Settings of the curation.
+        version: Newest version.
+
+    Returns:
+        True where there is one.
+    """
+    identities = queries.version_identities(session)
+    found = choose_success(
+        session,
+        task_id,
+        curation.experience_pool,
+        success_at=curation.success_at,
+        version=version,
+        lost=lost_versions(identities, identities[-1].digest) if identities else (),
+        batch_groups=(),
+        pooled=(),
+    )
+    return found is not None
 
 
 def count_uses(session: Session, states: Collection[str]) -> int:

@@ -17,13 +17,14 @@ from dart_agent.data_client.wire import AssignmentReply, PhaseSpec
 from dart_agent.types import Directive
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.execution import CommandExecutor
+from dart_train.data_manager.pool import has_success
 from dart_train.data_manager.recovery import phase_plan, rebuild_state
 from dart_train.data_manager.store import steps, work
 from dart_train.data_manager.store.trajectories import AssignedRollout, TrajectoryStore
 from dart_train.data_manager.tallies import Tallies, read_tallies
-from dart_train.scheduling.commands import AssignRollout, Command
+from dart_train.scheduling.commands import AssignRollout, Command, SearchPool
 from dart_train.scheduling.decide import decide
-from dart_train.scheduling.events import Event, PhaseStarted, RolloutEnded
+from dart_train.scheduling.events import Event, PhaseStarted, PoolSearched, RolloutEnded
 from dart_train.scheduling.state import SchedulerState
 
 Answers = dict[str, AssignmentReply]
@@ -111,11 +112,19 @@ class Scheduler:
         commands = decide(state, event)
         if commands:
             self._executor.execute(session, commands)
-            tallies = self.tallies(session)
-            for command in commands:
-                tallies.add_command(command)
-                if isinstance(command, AssignRollout):
-                    self._answers[command.request_id] = self._answer(session, command)
+        tallies = self.tallies(session)
+        searches = []
+        for command in commands:
+            tallies.add_command(command)
+            if isinstance(command, AssignRollout):
+                self._answers[command.request_id] = self._answer(session, command)
+            elif isinstance(command, SearchPool):
+                searches.append(command)
+        for search in searches:
+            found = has_success(
+                session, search.task_id, self._config.curation, max(state.version, state.trainer_version)
+            )
+            commands += self.handle(session, PoolSearched(event.now_s, search.group_id, found))
         return commands
 
     def take_answers(self) -> Answers:

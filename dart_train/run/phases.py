@@ -173,7 +173,7 @@ def infeasible_tasks(recipe: Recipe, task_ids: Iterable[str]) -> frozenset[str]:
 
 
 def training(recipe: Recipe, name: str = TRAIN) -> PhaseSpec:
-    """Specify training: endless groups of sampled rollouts on the train split.
+    """Specify training: endless groups of sampled rollouts on the train split, or on a fixed list of its tasks.
 
     Args:
         recipe: The recipe.
@@ -185,7 +185,12 @@ def training(recipe: Recipe, name: str = TRAIN) -> PhaseSpec:
     return PhaseSpec(
         name=name,
         purpose=Purpose.TRAIN,
-        select=TaskSelection(suite=recipe.tasks.suite, split="train", families=list(recipe.tasks.families)),
+        select=TaskSelection(
+            suite=recipe.tasks.suite,
+            split="train",
+            families=list(recipe.tasks.families),
+            per_family=recipe.tasks.train_variations,
+        ),
         rollouts_per_task=recipe.rollout.group_size,
         sampling=SamplingPayload.from_value(recipe.rollout.sampling),
         max_steps=recipe.tasks.max_steps,

@@ -145,6 +145,19 @@ class CloseGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchPool:
+    """Every rollout of a group failed: `PoolSearched` says whether a stored success of its task may complete it.
+
+    Attributes:
+        group_id: The group; it is neither ready nor dropped before the answer.
+        task_id: Its task.
+    """
+
+    group_id: str
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClosePhase:
     """A phase is `stopped`, or `done` because nothing of its fixed list is unfinished."""
 
@@ -183,6 +196,7 @@ Command = (
     | FinishRollout
     | RetryRollout
     | CloseGroup
+    | SearchPool
     | ClosePhase
     | IssueBatch
     | RepeatBatch

@@ -22,6 +22,7 @@ from dart_train.scheduling.events import (
     PhaseStarted,
     PhaseStopped,
     PolicyPublished,
+    PoolSearched,
     RolloutAbandoned,
     RolloutEnded,
     RolloutParked,
@@ -29,7 +30,7 @@ from dart_train.scheduling.events import (
     WorkAsked,
     WorkerReleased,
 )
-from dart_train.scheduling.groups import end_phase, open_group
+from dart_train.scheduling.groups import end_phase, on_pool_searched, open_group
 from dart_train.scheduling.state import SchedulerState
 
 
@@ -89,6 +90,7 @@ _HANDLERS: dict[type, Callable[[SchedulerState, Any, list[Command]], None]] = {
     RolloutAbandoned: assignment.on_abandoned,
     RolloutParked: assignment.on_parked,
     RolloutEnded: assignment.on_ended,
+    PoolSearched: on_pool_searched,
     BatchAsked: batching.on_batch_asked,
     BatchRefused: batching.on_batch_refused,
     BatchDone: batching.on_batch_done,

@@ -112,7 +112,7 @@ class Group:
         target: Rollouts with a reward at which it closes.
         max_steps: Step limit of its episodes.
         opened_s: When it was opened.
-        state: open, or how it closed.
+        state: open, or how it closed; failed: every rollout failed, and the experience pool is searched.
         queue: Its queued rollouts; some may have left the state `queued`.
         queued: How many are queued.
         unfinished: Members that have not ended, by id.

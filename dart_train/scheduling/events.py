@@ -172,6 +172,21 @@ class RolloutEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSearched:
+    """The answer to `SearchPool`, before any other event.
+
+    Attributes:
+        now_s: Time.
+        group_id: The group.
+        found: Whether the experience pool has a success that may complete it.
+    """
+
+    now_s: float
+    group_id: str
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BatchAsked:
     """The trainer asks for a batch at its present version."""
 
@@ -225,6 +240,7 @@ Event = (
     | RolloutAbandoned
     | RolloutParked
     | RolloutEnded
+    | PoolSearched
     | BatchAsked
     | BatchRefused
     | BatchDone

@@ -2,7 +2,9 @@
 
 Role: admission of training groups by the staleness budget, what a new group consists of, and what follows when nothing more is awaited in
 one. Rule: a group closes when its target number of rollouts has a reward, or when all its rollouts have ended; its other rollouts are
-stopped, and kept where partial rollouts are on. Non-goals: who gets a rollout (`assignment`), which groups make a batch (`batching`).
+stopped, and kept where partial rollouts are on. A group in which every rollout failed is ready only where the experience pool has a success
+for it: otherwise hopeless groups would fill what may be under way, and desktops would stop. Non-goals: who gets a rollout (`assignment`),
+which groups make a batch (`batching`).
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from dart_train.scheduling.commands import (
     ClosePhase,
     Command,
     OpenGroup,
+    SearchPool,
     StopRollout,
     UnassignRollout,
 )
 from dart_train.scheduling.entities import Group, Phase, Rollout
+from dart_train.scheduling.events import PoolSearched
 from dart_train.scheduling.settings import SchedulingMode
 from dart_train.scheduling.staleness_budget import (
     groups_under_way_limit,
@@ -418,26 +422,47 @@ def discard_stale_partials(state: SchedulerState, commands: list[Command]) -> No
                 del phase.leftovers[task_id]
 
 
+def on_pool_searched(state: SchedulerState, event: PoolSearched, commands: list[Command]) -> None:
+    """Make a failed group ready where a stored success may complete it, and drop it where none may.
+
+    Args:
+        state: The state.
+        event: The answer.
+        commands: What is to be done; extended.
+    """
+    group = state.groups.get(event.group_id)
+    if group is not None and group.state == "failed":
+        group.rescued = event.found
+        _settle(state, group, None if event.found else "all_failed", commands)
+
+
 def _close(state: SchedulerState, group: Group, commands: list[Command]) -> None:
     phase = group.phase
-    phase.open_groups -= 1
-    if phase.trains:
-        state.open_training_groups -= 1
     release_desktops(state, group)
+    reason = why_uninformative(state, group) if phase.trains else None
     if not phase.trains:
+        phase.open_groups -= 1
         _leave_open(state, group, "done", None, commands)
+    elif reason == "all_failed" and state.settings.curation.experience_pool.enabled:
+        group.state = "failed"
+        commands.append(SearchPool(group.group_id, group.task_id))
     else:
-        reason = why_uninformative(state, group)
-        rescuable = reason == "all_failed" and state.settings.curation.experience_pool.enabled
-        state.measures.add_closed_group(useful=reason is None or rescuable)
-        if reason is None or rescuable:
-            group.state, group.rescued = "ready", reason is not None
-            state.add_ready(group)
-            commands.append(CloseGroup(group.group_id, "ready"))
-        else:
-            _leave_open(state, group, "dropped", reason, commands)
+        _settle(state, group, reason, commands)
     for rollout in list(group.unfinished.values()):
         _release_leftover(state, rollout, commands)
+
+
+def _settle(state: SchedulerState, group: Group, reason: str | None, commands: list[Command]) -> None:
+    """Make a training group ready, or drop it for a reason; it counts as open until then."""
+    group.phase.open_groups -= 1
+    state.open_training_groups -= 1
+    state.measures.add_closed_group(useful=reason is None)
+    if reason is None:
+        group.state = "ready"
+        state.add_ready(group)
+        commands.append(CloseGroup(group.group_id, "ready"))
+    else:
+        _leave_open(state, group, "dropped", reason, commands)
 
 
 def _release_leftover(state: SchedulerState, rollout: Rollout, commands: list[Command]) -> None:

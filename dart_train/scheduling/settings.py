@@ -67,8 +67,8 @@ class CurationSettings(StrictModel):
     """What to run next; every rule is switchable.
 
     Attributes:
-        evidence: Whose latest rollouts the rollout budget and the length budget follow: those of the task (DART), or those of its whole
-            family, where a suite has so many variations that a task is hardly ever run twice.
+        evidence: Whose latest rollouts the rollout budget, the length budget and the rule `learnability` of the task sampler follow: those
+            of the task (DART), or those of its whole family, where a suite has so many variations that a task is hardly ever run twice.
         task_sampler: Which task the next group works on.
         rollout_budget: How many rollouts the next group has.
         length_budget: How many steps an episode may take.

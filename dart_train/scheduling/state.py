@@ -111,6 +111,7 @@ class SchedulerState:
                 self.settings.curation.task_sampler,
                 groups_by_task,
                 success_at=self.settings.curation.success_at,
+                by_family=self.settings.curation.evidence == "family",
             )
             phase.groups_opened = sum((groups_by_task or {}).values())
         self.phases[plan.name] = phase
@@ -119,17 +120,18 @@ class SchedulerState:
         return phase
 
     def tell_samplers(self, task_id: str) -> None:
-        """Let the task samplers see how the latest rollouts of a task went.
+        """Let the task samplers see how the latest rollouts of a task, or of its family, went.
 
         Args:
             task_id: The task.
         """
-        settings = self.settings.curation.task_sampler
-        if settings.rule == "learnability":
-            rewards = self.outcomes.tasks[task_id].latest(settings.window)
+        curation = self.settings.curation
+        if curation.task_sampler.rule == "learnability":
+            name = task_id if curation.evidence == "task" else family_of(task_id)
+            rewards = self.outcomes.evidence(task_id, curation.evidence).latest(curation.task_sampler.window)
             for phase in self.active:
                 if phase.sampler is not None:
-                    phase.sampler.observe(task_id, rewards)
+                    phase.sampler.observe(name, rewards)
 
     def see_worker(
         self, worker_id: str, now_s: float, desktops: int | None = None, kv_cache_usage: float | None = None

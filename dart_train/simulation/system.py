@@ -75,6 +75,8 @@ class Simulation:
         self._asks = itertools.count()
         self._running: dict[str, SimulatedSlot] = {}
         self._parked: dict[str, SimulatedEpisode] = {}
+        self._solved: set[str] = set()
+        """Tasks that a rollout succeeded in: the experience pool, without its limits."""
         self._prepared: dict[str, float | None] = {}
         self._waiting_for_snapshot: dict[str, list[tuple[SimulatedSlot, int]]] = {}
         self._unrouted: deque[SimulatedRequest] = deque()
@@ -143,6 +145,9 @@ class Simulation:
                 self.record.closed(command)
                 if command.state != "ready":
                     self.trainer.drop(command.group_id, command.reason)
+            elif isinstance(command, todo.SearchPool):
+                found = command.task_id in self._solved
+                self.decide(events.PoolSearched(self.heap.now_s, command.group_id, found))
             elif isinstance(command, todo.UnassignRollout):
                 if command.state in ("cancelled", "failed"):
                     self._parked.pop(command.rollout_id, None)
@@ -354,6 +359,8 @@ class Simulation:
             StoredRollout(episode.rollout_id, episode.group_id, now_s, tuple(episode.rows), episode.steps)
         )
         self.record.ended(episode.steps, masked=False)
+        if episode.succeeds:
+            self._solved.add(episode.task_id)
         self.decide(
             events.RolloutEnded(
                 now_s,

@@ -220,6 +220,15 @@ def test_a_shipped_recipe_for_gpus_fits_its_context_and_its_gpus(path: Path) -> 
     assert (recipe.train.dtype, recipe.inference.dtype) == ("bfloat16", "bfloat16")
 
 
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_a_shipped_recipe_with_the_experience_pool_runs_its_tasks_again(path: Path) -> None:
+    recipe = load_recipe(path)
+    if recipe.curation.experience_pool:
+        groups, suite = recipe.train.updates * recipe.train.groups_per_batch, load_suite(recipe.tasks.suite)
+        tasks = [suite.tasks("train", [family])[: recipe.tasks.train_variations] for family in recipe.tasks.families]
+        assert groups >= 3 * sum(map(len, tasks)), "a success of a task can only help when the task is run again"
+
+
 def test_a_recipe_extends_several_others_the_later_over_the_earlier(tmp_path: Path) -> None:
     write(tmp_path, GOOD)
     (tmp_path / "a.toml").write_text("[train]\nupdates = 4\nepochs = 2\n", encoding="utf-8")

@@ -60,6 +60,20 @@ def test_a_success_completes_a_limited_number_of_groups(make: Any) -> None:
     assert harness.state_of(late) == ("dropped", "all_failed")
 
 
+def test_a_group_that_no_success_can_complete_waits_for_no_batch(make: Any) -> None:
+    harness = make(max_uses=1)
+    hopeless = harness.group(FAILED)
+    assert harness.state_of(hopeless) == ("dropped", "all_failed")
+    harness.group([1.0, 0.0, 0.0, 0.0])
+    trained(harness, 0)
+    hopeful = harness.group(FAILED, version=1)
+    assert harness.state_of(hopeful) == ("ready", None)
+    harness.restart()
+    trained(harness, 1)
+    used_up = harness.group(FAILED, version=2)
+    assert harness.state_of(used_up) == ("dropped", "all_failed")
+
+
 def test_a_pool_that_is_off_is_not_read(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with make().store.begin() as session:
         monkeypatch.setattr(session, "execute", lambda *_: pytest.fail("the pool was read"))

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from dart_agent.types import Purpose
-from dart_train.scheduling.commands import AssignRollout, Command
+from dart_train.scheduling.commands import AssignRollout, Command, SearchPool
 from dart_train.scheduling.decide import decide
 from dart_train.scheduling.events import (
     BatchAsked,
@@ -15,6 +15,7 @@ from dart_train.scheduling.events import (
     PhasePlan,
     PhaseStarted,
     PolicyPublished,
+    PoolSearched,
     RolloutEnded,
     WorkAsked,
 )
@@ -36,10 +37,14 @@ class SchedulingHarness:
         self.now_s = 0.0
         self.requests = count()
         self.log: list[Command] = []
+        self.pool: set[str] = set()
+        """Tasks that the experience pool has a success of."""
 
     def do(self, event: Event) -> list[Command]:
         commands = decide(self.state, event)
         self.log += commands
+        for search in only(commands, SearchPool):
+            commands += self.do(PoolSearched(self.now_s, search.group_id, search.task_id in self.pool))
         return commands
 
     def train(self, name: str = "train", **changes: Any) -> list[Command]:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from scheduling_harness import SchedulingHarness, only
 
-from dart_train.scheduling.commands import OpenGroup
+from dart_train.scheduling.commands import CloseGroup, OpenGroup
 from dart_train.scheduling.entities import Group
 
 BUDGETS = {
@@ -54,3 +54,49 @@ def test_a_solved_task_gets_few_groups_where_learnability_decides() -> None:
     uniform, learnable = groups_by_task("uniform"), groups_by_task("learnability")
     assert uniform["s/tick/0"] == pytest.approx(30, abs=12)
     assert learnable["s/tick/0"] < learnable["s/type/0"] / 2
+
+
+def test_a_family_that_can_teach_gets_more_groups_where_no_task_is_run_twice() -> None:
+    harness = SchedulingHarness(
+        curation={"evidence": "family", "task_sampler": {"rule": "learnability", "floor": 0.01}}
+    )
+    harness.train(task_ids=tuple(f"s/{family}/{number}" for family in ("tick", "type") for number in range(200)))
+    opened = Counter[str]()
+    for _ in range(100):
+        assigned = [harness.must_ask() for _ in range(4)]
+        solved = assigned[0].task_id.startswith("s/tick/")
+        opened[assigned[0].task_id] += 1
+        for number, each in enumerate(assigned):
+            harness.end(each.rollout_id, 1.0 if solved else float(number % 2))
+        harness.batch(), harness.update(harness.state.trainer_version + 1)
+    assert max(opened.values()) == 1, "the tasks of a family take turns"
+    ticks = sum(count for task_id, count in opened.items() if task_id.startswith("s/tick/"))
+    assert ticks < 30
+
+
+def test_a_failed_group_is_ready_only_where_its_task_has_a_stored_success() -> None:
+    harness = SchedulingHarness(curation={"experience_pool": {"enabled": True}})
+    harness.train(task_ids=(SOLVED, UNKNOWN))
+    harness.pool.add(SOLVED)
+    failed = {}
+    for _ in range(2):
+        opened = [harness.must_ask() for _ in range(4)]
+        failed[opened[0].task_id] = opened[0].group_id
+        for each in opened:
+            harness.end(each.rollout_id, 0.0)
+    assert {each.group_id: (each.state, each.reason) for each in only(harness.log, CloseGroup)} == {
+        failed[SOLVED]: ("ready", None),
+        failed[UNKNOWN]: ("dropped", "all_failed"),
+    }
+    assert harness.state.ready[failed[SOLVED]].rescued
+    assert harness.state.open_training_groups == 0
+
+
+def test_hopeless_groups_stop_no_desktop() -> None:
+    batch = {"min_groups": 2, "max_groups": 2, "max_staleness": 2, "max_ready_groups": 3}
+    harness = SchedulingHarness(batch=batch, curation={"experience_pool": {"enabled": True}})
+    harness.train()
+    for _ in range(20):
+        harness.group((0.0,) * 4)
+    assert not harness.state.ready
+    assert harness.state.measures.useful_fraction < 0.5, "they count as groups that cannot train"
