@@ -35,6 +35,8 @@ PARTS: Mapping[str, Overrides] = {
 """What removes each part from `full`."""
 STALE: Overrides = {**PLAIN, "curation.max_staleness": 16}
 """The gate is wide open: correcting old tokens is what is measured."""
+HARD_FULL: Overrides = {**FULL, "curation.pool_max_age": "none"}
+"""Imported successes have version 0: with an age limit they would leave the pool after so many updates, whatever they are worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ def _arms() -> dict[str, Arm]:
         Arm("stale_uncorrected", STALE, perturbed=True),
     ]
     found += [
-        Arm("hard_no_pool", {**FULL, **PARTS["experience_pool"]}, hard=True),
-        Arm("hard_pool", FULL, hard=True, imported=True),
-        Arm("hard_pool_sft", {**FULL, "train.sft_coefficient": 0.1}, hard=True, imported=True),
+        Arm("hard_no_pool", {**HARD_FULL, **PARTS["experience_pool"]}, hard=True),
+        Arm("hard_pool", HARD_FULL, hard=True, imported=True),
+        Arm("hard_pool_sft", {**HARD_FULL, "train.sft_coefficient": 0.1}, hard=True, imported=True),
     ]
     return {arm.name: arm for arm in found}
 

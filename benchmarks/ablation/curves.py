@@ -49,6 +49,7 @@ class RunCurve:
         updates: Train steps.
         staleness_mean: Mean over train steps of the mean staleness of their tokens.
         groups: What became of the groups of training, by state.
+        evaluation_share: What evaluations during training took of the desktops' time, of that of all episodes; None: not known.
     """
 
     points: Sequence[CurvePoint]
@@ -58,6 +59,7 @@ class RunCurve:
     updates: int
     staleness_mean: float | None
     groups: dict[str, int]
+    evaluation_share: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -75,7 +77,8 @@ def read_curve(run: Path) -> RunCurve:
     """
     with closing(sqlite3.connect(f"file:{run / 'data.db'}?mode=ro", uri=True)) as store:
         rows = store.execute(
-            "select phase, purpose, reward, started_at_s, stored_s, n_steps, version_min, version_max from trajectories"
+            "select phase, purpose, reward, started_at_s, stored_s, n_steps, version_min, version_max, duration_s "
+            "from trajectories"
         ).fetchall()
         states = store.execute("select state, count(*) from groups where phase like 'train%' group by state").fetchall()
     trained = [row for row in rows if row[0].startswith("train")]
@@ -84,6 +87,8 @@ def read_curve(run: Path) -> RunCurve:
     for row in rows:
         if row[0].startswith("eval-during") and row[2] is not None and row[6] is not None and row[6] == row[7]:
             phases[row[0]].append(row)
+    evaluated_s = sum(row[8] for row in rows if row[0].startswith("eval-during"))
+    busy_s = evaluated_s + sum(row[8] for row in trained)
     points = []
     for episodes in phases.values():
         middle_s = fmean(row[3] for row in episodes)
@@ -105,6 +110,7 @@ def read_curve(run: Path) -> RunCurve:
         updates=max((line["update"] for line in updates), default=0),
         staleness_mean=round(fmean(staleness), 3) if staleness else None,
         groups=dict(states),
+        evaluation_share=round(evaluated_s / busy_s, 4) if busy_s else None,
     )
 
 

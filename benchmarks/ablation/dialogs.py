@@ -23,7 +23,7 @@ RESOLUTION = (640, 400)
 DIALOG_FILE, ANSWER_FILE = "/sim/dialog.json", "/sim/answer"
 """Those of the provider `sim`."""
 VARIATIONS = 80
-"""Few enough that a run meets a task again, as curation by task needs."""
+"""Enough for disjoint tasks of training, validation and test; how many are trained on says the recipe."""
 TRAINED = ("press_nth", "press_two", "press_three", "choose_nth", "tick_nth", "tick_two")
 HELD_OUT = ("press_then_ok", "tick_then_press")
 HARD = ("press_five", "press_six", "tick_three_press_two")

@@ -152,6 +152,7 @@ def _arm(by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "updates": round(fmean(curve.updates for curve in curves), 1),
         "masked": sum(curve.masked for curve in curves),
         "staleness_mean": [curve.staleness_mean for curve in curves],
+        "evaluation_share": [curve.evaluation_share for curve in curves],
         "seeds": {str(seed): dict(record) for seed, record in sorted(by_seed.items())},
     }
 

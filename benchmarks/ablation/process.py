@@ -18,13 +18,11 @@ from dart_agent.errors import StoreError
 from dart_agent.strict_model import StrictModel
 from dart_train.config import Recipe, RecipeError
 from dart_train.evaluation.stored import EvaluationRequest, evaluate, kept_versions, version_of_model, version_of_run
-from dart_train.run.components import database_location, image_location
 from dart_train.run.launcher import ComponentSpec, ProcessHandle, spawn_locally
-from dart_train.run.lock import run_lock
 from dart_train.run.orchestrator import Interrupted, run_recipe
 from dart_train.run.paths import RunPaths
 from dart_train.run.preflight import check_recipe
-from dart_train.run.run_folder import check_run_folder, open_run_directory
+from dart_train.run.run_folder import check_run_folder
 from dart_train.run.waiting import RunFailed
 
 REAL, LATE = "dart_agent.inference", "benchmarks.ablation.late_inference"
@@ -38,7 +36,6 @@ class Job(StrictModel):
         recipe: The recipe.
         folder: The run folder; of a model, the folder of its evaluations.
         late: Whether inference workers learn of versions late.
-        imports: Folder of successes that are in the experience pool from the start.
         model: A model that is evaluated in place of a run.
         split: Split of the evaluation.
         tasks: Its tasks.
@@ -50,7 +47,6 @@ class Job(StrictModel):
     recipe: Recipe
     folder: Path
     late: bool = False
-    imports: Path | None = None
     model: Path | None = None
     split: Literal["validation", "test"] = "validation"
     tasks: int = Field(default=1, ge=1)
@@ -79,32 +75,7 @@ def run(job: Job) -> None:
     paths = RunPaths(job.folder)
     check_run_folder(job.recipe, paths)
     check_recipe(job.recipe, paths)
-    if job.imports is not None:
-        import_successes(job.recipe, paths, job.imports)
     asyncio.run(run_recipe(job.recipe, paths, spawn=spawn_with_late_inference if job.late else spawn_locally))
-
-
-def import_successes(recipe: Recipe, paths: RunPaths, source: Path) -> None:
-    """Take another policy's successes into the experience pool of a run; each is taken once.
-
-    Args:
-        recipe: The recipe of the run.
-        paths: Its folder.
-        source: What `dart-train data export --format portable` wrote.
-    """
-    from dart_agent.data_client.image_location import open_images
-    from dart_train.data_commands.portable import import_trajectories
-    from dart_train.data_manager.catalog import SuiteCatalog
-    from dart_train.data_manager.store.trajectories import TrajectoryStore
-
-    with run_lock(paths):
-        open_run_directory(recipe, paths)
-        catalog = SuiteCatalog(recipe.tasks.task_folder)
-        store = TrajectoryStore.open(database_location(recipe, paths), catalog.split_of)
-        try:
-            import_trajectories(store, open_images(image_location(recipe, paths)), source, "collector")
-        finally:
-            store.close()
 
 
 def evaluate_job(job: Job) -> None:

@@ -40,7 +40,7 @@ def warm_start(session: Session, seed: int) -> dict[str, Any]:
     folder = session.folder(seed) / WARM
 
     def make() -> dict[str, Any]:
-        recipe = session.recipe({"run.name": WARM, "run.seed": seed, "train.updates": 0, "eval.every_updates": 0})
+        recipe = session.recipe({"run.name": WARM, "run.seed": seed, "train.updates": 0, "eval.every_minutes": None})
         session.do(seed, WARM, Job(kind="run", recipe=recipe, folder=folder))
         evaluations = folder / "as-a-model"
         return _judge(
@@ -68,7 +68,6 @@ def run_arm(session: Session, seed: int, arm: Arm) -> dict[str, Any]:
     def make() -> dict[str, Any]:
         if arm.hard and not hard:
             return {"skipped": "every candidate for a hard family had a success in the probe"}
-        imports = collected(session, seed, hard) if arm.imported else None
         overrides = arm_overrides(
             arm,
             seed=seed,
@@ -76,10 +75,12 @@ def run_arm(session: Session, seed: int, arm: Arm) -> dict[str, Any]:
             model=str(session.folder(seed) / WARM / "warm"),
             hard_families=hard,
         )
+        if arm.imported:
+            overrides["curation.pool_import"] = [str(collected(session, seed, hard))]
         if "train.sft_coefficient" in arm.overrides:
             overrides["demos.path"] = str(demonstrations(session, seed, hard))
         recipe = session.recipe(overrides)
-        job = Job(kind="run", recipe=recipe, folder=folder, late=arm.perturbed, imports=imports)
+        job = Job(kind="run", recipe=recipe, folder=folder, late=arm.perturbed)
         session.do(seed, arm.name, job, perturbed=arm.perturbed)
         judged = _judge(session, seed, arm.name, Job(kind="evaluate", recipe=recipe, folder=folder))
         found = {"curve": read_curve(folder).as_dict(), **judged}
@@ -136,7 +137,7 @@ def collected(session: Session, seed: int, hard: tuple[str, ...]) -> Path:
                 "warmup.imitate_order": True,
                 "train.learning_rate": 0.0,
                 "train.max_minutes": min(session.minutes, COLLECTOR_MINUTES),
-                "eval.every_updates": 0,
+                "eval.every_minutes": None,
             }
         )
         session.do(seed, "collector", Job(kind="run", recipe=recipe, folder=folder))

@@ -7,6 +7,7 @@ decisions (`dart_train.curation`); docs/curation.md has formulas and sources.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -52,7 +53,8 @@ class CurationSection(StrictModel):
 
     Attributes:
         preset: Which values the keys below have unless the recipe says otherwise: `none`, `dart` or `adaptive`.
-        evidence: Whose latest rollouts rollout number and trajectory length follow: those of the `task`, or of its whole `family`.
+        evidence: Whose latest rollouts rollout number, trajectory length and `learnability` follow: those of the `task`, or of its whole
+            `family`.
         task_sampling: How the next task is drawn: `uniform`, `family-difficulty` or `learnability` (`dart_train.curation.task_sampler`).
         task_sampling_floor: Part of its weight that a family or task keeps whatever its success rate is.
         dynamic_rollout_number: Whether tasks that mostly succeed get smaller groups.
@@ -65,9 +67,12 @@ class CurationSection(StrictModel):
         full_length_fraction: Fraction of the groups whose episodes are not shortened.
         high_entropy_step_fraction: Fraction of a group's steps that is trained on; 1 keeps all.
         high_entropy_token_fraction: Fraction of a batch's tokens that is trained on, of the steps that are; 1 keeps all.
-        experience_pool: Whether stored successes complete groups in which every rollout failed.
+        experience_pool: Whether stored successes complete groups in which every rollout failed. A success is one of the same task: tasks
+            must be run again (`tasks.train_variations`), or successes imported.
         pool_max_age: Limit of the trainer version minus the oldest version that sampled a stored success; none: no limit.
         pool_max_uses: Batches that a stored success may complete a group in; none: no limit.
+        pool_import: Folders of successes of other runs (`dart-train data export --format portable`) that are in the experience pool from
+            the start; they are imported once, before training.
         max_staleness: Limit of the trainer version minus the version that sampled a token.
     """
 
@@ -88,6 +93,7 @@ class CurationSection(StrictModel):
     experience_pool: bool = False
     pool_max_age: int | None = Field(default=32, ge=0)
     pool_max_uses: int | None = Field(default=4, ge=1)
+    pool_import: tuple[Path, ...] = ()
     max_staleness: int = Field(default=4, ge=0)
 
     @model_validator(mode="before")
@@ -96,6 +102,14 @@ class CurationSection(StrictModel):
         if not isinstance(section, dict):
             return section
         return {**CURATION_PRESETS.get(section.get("preset", "none"), {}), **section}
+
+    @model_validator(mode="after")
+    def _imports_are_used(self) -> CurationSection:
+        if self.pool_import and not self.experience_pool:
+            raise ValueError(
+                "pool_import fills the experience pool, which is off: set experience_pool = true, or leave it out"
+            )
+        return self
 
     def settings(self, success_at: float = SUCCESS_AT) -> CurationSettings:
         """Return the scheduler's settings with the same values.

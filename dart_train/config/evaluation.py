@@ -19,7 +19,9 @@ class EvalSection(StrictModel):
         baseline_episodes: Episodes of the random and of the blank-screenshot policy.
         test_episodes: Episodes on the test split at the end, spread over the families and the held-out families of the suite. They may
             be asked for when the run is finished, too.
-        every_updates: During training, validation tasks are evaluated whenever so many more updates were made; 0: never.
+        every_updates: During training, validation tasks are evaluated whenever so many more updates were made; 0: not by updates.
+        every_minutes: The same whenever so many minutes passed and there is a new version, so that runs with faster updates do not pay more
+            evaluations; none: not by time.
         during_episodes: Episodes of each of these evaluations.
         during_desktops: Desktops that these evaluations use at the same time; training has the others.
         min_gain_points: A gain at or below this many points counts as not learned: exit code 1.
@@ -29,6 +31,12 @@ class EvalSection(StrictModel):
     baseline_episodes: int = Field(default=0, ge=0)
     test_episodes: int = Field(default=0, ge=0)
     every_updates: int = Field(default=0, ge=0)
+    every_minutes: float | None = Field(default=None, gt=0)
     during_episodes: int = Field(default=32, ge=1)
     during_desktops: int = Field(default=1, ge=1)
     min_gain_points: float = 0.0
+
+    @property
+    def during_training(self) -> bool:
+        """Whether there are evaluations during training."""
+        return self.every_updates > 0 or self.every_minutes is not None

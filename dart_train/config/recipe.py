@@ -98,7 +98,7 @@ class Recipe(StrictModel):
             )
         if self.warmup.imitated_demos_per_family > self.demos.per_family:
             raise ValueError("warmup.imitated_demos_per_family is larger than demos.per_family")
-        if self.eval.every_updates and self.eval.during_desktops >= self.desktops.count:
+        if self.eval.during_training and self.eval.during_desktops >= self.desktops.count:
             raise ValueError(
                 f"eval.during_desktops = {self.eval.during_desktops} leaves training none of the {self.desktops.count} desktops: lower it, "
                 "or raise desktops.count"

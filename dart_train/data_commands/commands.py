@@ -191,26 +191,9 @@ def import_command(
 ) -> None:
     """Take successful trajectories of another run into the experience pool. The run must not be going on."""
     with _writing(run) as opened:
-        from dart_agent.data_client.image_location import open_images
-        from dart_train.data_commands.portable import import_trajectories
-        from dart_train.data_manager.catalog import SuiteCatalog
-        from dart_train.data_manager.store.trajectories import TrajectoryStore
-        from dart_train.run.components import database_location, image_location
+        from dart_train.data_commands.pool_import import import_folder
 
-        recipe, paths = opened
-        store = TrajectoryStore.open(database_location(recipe, paths), SuiteCatalog(recipe.tasks.task_folder).split_of)
-        try:
-            images = open_images(image_location(recipe, paths))
-            imported, left_out = import_trajectories(
-                store,
-                images,
-                source,
-                name or source.resolve().name.lower(),
-                recipe.reward.success_at,
-                recipe.reward.source,
-            )
-        finally:
-            store.close()
+        imported, left_out = import_folder(*opened, source, name or None)
         print(json.dumps({"imported": imported, "left_out": dict(left_out)}, indent=2))
 
 

@@ -38,6 +38,8 @@ IMAGES = "images"
 IMPORTED = "imported"
 """State of their groups."""
 IMPORT_VERSION = 0
+IMPORTED_BEFORE = "imported before"
+"""Why a trajectory that is in the experience pool already is left out."""
 
 
 def write_portable(trajectories: Iterable[Trajectory], images: BlobStorage, folder: Path) -> int:
@@ -146,7 +148,7 @@ def import_trajectories(
         for row in taken:
             digest = _digest(row)
             if digest in known:
-                left_out["imported before"] += 1
+                left_out[IMPORTED_BEFORE] += 1
                 continue
             known.add(digest)
             for step in row.steps:

@@ -1,6 +1,7 @@
 """Evaluation on validation while training goes on.
 
-Role: every `eval.every_updates` updates, a phase of greedy episodes on a share of the desktops, and a line of metrics with what it found.
+Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of greedy episodes on a share of the desktops, and a line
+of metrics with what it found.
 Rule: training waits for nothing here, and what is unfinished when it ends is stopped. Inference workers go on to newer versions meanwhile,
 so a line covers several versions, which it names; an episode that two versions wrote does not count. Non-goals: which phase gets a desktop
 (`dart_train.scheduling`), the choice of a checkpoint (`selection`).
@@ -21,6 +22,7 @@ from dart_agent.metrics_file import MetricsReader, append_metrics
 from dart_envs.success import SUCCESS_AT
 from dart_server.wire import Clock
 from dart_train.config import Recipe
+from dart_train.config.evaluation import EvalSection
 from dart_train.evaluation.reward_alarm import find_reward_alarm
 from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import success_rate
@@ -50,7 +52,7 @@ async def evaluated_during_training(
     Raises:
         Exception: What an evaluation could not go on from; it ends what the context does at once.
     """
-    if recipe.eval.every_updates == 0:
+    if not recipe.eval.during_training:
         yield
         return
     try:
@@ -65,14 +67,30 @@ async def evaluated_during_training(
 async def _evaluate_repeatedly(
     client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, clock: Clock
 ) -> None:
-    every = recipe.eval.every_updates
-    turn = first_version // every
+    last, last_s = first_version, clock.monotonic()
     while True:
         newest = await client.latest_version()
-        if newest is not None and newest.version // every > turn:
-            turn = newest.version // every
+        if newest is not None and is_due(recipe.eval, last, newest.version, clock.monotonic() - last_s):
+            last, last_s = newest.version, clock.monotonic()
             await _evaluate_once(client, recipe, newest.version, metrics, clock)
         await clock.sleep(LOOK_S)
+
+
+def is_due(settings: EvalSection, last: int, newest: int, waited_s: float) -> bool:
+    """Say whether enough updates were made, or enough time passed, for the next evaluation.
+
+    Args:
+        settings: When evaluations come.
+        last: The version that was evaluated last; at first the one that training began with.
+        newest: The newest version.
+        waited_s: Seconds since that evaluation began, or training.
+
+    Returns:
+        True where the newest version is evaluated now.
+    """
+    by_updates = settings.every_updates > 0 and newest // settings.every_updates > last // settings.every_updates
+    by_time = settings.every_minutes is not None and newest > last and waited_s >= 60 * settings.every_minutes
+    return by_updates or by_time
 
 
 async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int, metrics: Path, clock: Clock) -> None:

@@ -97,12 +97,17 @@ async def run_recipe(
         The paired evaluation, None where no evaluation item has a reward both before and after training.
 
     Raises:
-        RecipeError: The run folder is in use, belongs to another recipe or has another format.
+        RecipeError: The run folder is in use, belongs to another recipe or has another format, or `curation.pool_import` cannot be used.
         RunFailed: A component ended and could not be replaced, or too many episodes were masked.
         Interrupted: SIGINT or SIGTERM; everything was stopped.
     """
     with run_lock(paths):
-        run = Run(recipe, paths, open_run_directory(recipe, paths), progress or Progress(), spawn=spawn)
+        state, progress = open_run_directory(recipe, paths), progress or Progress()
+        if recipe.curation.pool_import:
+            from dart_train.data_commands.pool_import import import_pool
+
+            import_pool(recipe, paths, state, progress.note)
+        run = Run(recipe, paths, state, progress, spawn=spawn)
         return await until_interrupted(run, run.run_stages())
 
 

@@ -22,6 +22,7 @@ from dart_server.wire.extras import install_command
 from dart_train.config import Recipe, RecipeError
 from dart_train.run import farm, phases, recipe_policy
 from dart_train.run.paths import RunPaths
+from dart_train.run.state import RunState
 from dart_train.tracking.packages import missing_packages
 
 GIB = 2**30
@@ -45,6 +46,7 @@ def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
         *_task_problems(recipe),
         *_resource_problems(recipe, paths),
         *data_problems(recipe, paths),
+        *_pool_problems(recipe, paths),
     ] or farm.problems(recipe)
     if problems:
         raise RecipeError("\n".join(problems))
@@ -65,6 +67,17 @@ def data_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     return []
+
+
+def _pool_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
+    """Folders of successes that are not there; what was imported is needed no more."""
+    if RunState.load(paths.state).pool_imported:
+        return []
+    return [
+        f"curation.pool_import: {folder} has no trajectories.jsonl: dart-train data export --format portable writes it"
+        for folder in recipe.curation.pool_import
+        if not (folder.expanduser() / "trajectories.jsonl").is_file()
+    ]
 
 
 def _vllm_extra() -> str:
@@ -188,7 +201,7 @@ def _count_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
     asked = {
         "eval.episodes": recipe.eval.episodes,
         "eval.baseline_episodes": recipe.eval.baseline_episodes,
-        "eval.during_episodes": recipe.eval.during_episodes if recipe.eval.every_updates else 0,
+        "eval.during_episodes": recipe.eval.during_episodes if recipe.eval.during_training else 0,
     }
     problems += [
         f"{key}: {count} are asked for, the families have {to_judge} validation tasks: give at most {to_judge}"

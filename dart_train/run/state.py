@@ -37,6 +37,7 @@ class RunState:
         launcher_pid: Process that works on the run; None after it has ended in order.
         restarts: How often a phase was begun anew, by its first name.
         paused: Why it begins no work now; None: it goes on.
+        pool_imported: Whether the successes of `curation.pool_import` are in the experience pool.
     """
 
     stages_s: dict[str, float] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class RunState:
     launcher_pid: int | None = None
     restarts: dict[str, int] = field(default_factory=dict)
     paused: str | None = None
+    pool_imported: bool = False
 
     def phase_name(self, first_name: str) -> str:
         """Return the name of a phase in the database, with a number behind it where it was begun anew.

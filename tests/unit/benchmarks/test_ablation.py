@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.ablation import bench_ablation
-from benchmarks.ablation.arms import ARMS, FULL, PARTS, arm_overrides
-from benchmarks.ablation.curves import CurvePoint, RunCurve, steps_to_reach
+from benchmarks.ablation.arms import ARMS, FULL, HARD_ARMS, PARTS, arm_overrides
+from benchmarks.ablation.curves import CurvePoint, RunCurve, read_curve, steps_to_reach
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.figures import summarize
 from benchmarks.ablation.session import Session
@@ -74,6 +76,20 @@ def test_each_arm_has_a_valid_recipe_and_lacks_exactly_one_part(tmp_path: Path) 
     assert {key for key in stale if stale[key] != uncorrected[key]} == {"run.name", "train.tis_cap"}
     assert {tuple(values["tasks.families"]) for name, values in recipes.items() if not ARMS[name].hard} == {TRAINED}
     assert FULL["curation.preset"] == "adaptive"
+    hard = [recipes[name] for name in HARD_ARMS]
+    assert {values["curation.pool_max_age"] for values in hard} == {None}, "imported successes have version 0"
+    assert {(values["eval.every_updates"], values["eval.every_minutes"]) for values in recipes.values()} == {(0, 1.0)}
+
+
+def test_the_share_of_evaluations_is_read_from_the_run(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "data.db")) as store, store:
+        columns = "phase, purpose, reward, started_at_s, stored_s, n_steps, version_min, version_max, duration_s"
+        store.execute(f"create table trajectories ({columns})")
+        store.execute("create table groups (state, phase)")
+        rows = [("train", "train", 1.0, 0, 1, 3, 0, 0, 30.0), ("eval-during-1", "eval", 1.0, 2, 3, 2, 1, 1, 10.0)]
+        store.executemany("insert into trajectories values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    curve = read_curve(tmp_path)
+    assert (curve.evaluation_share, len(curve.points)) == (0.25, 1)
 
 
 def _curve(*successes: float) -> RunCurve:

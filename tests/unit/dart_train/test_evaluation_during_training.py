@@ -18,6 +18,7 @@ from dart_agent.types import Purpose, WorkItem
 from dart_envs.clock import SystemClock
 from dart_envs.types import EndReason
 from dart_train.config import Recipe
+from dart_train.config.evaluation import EvalSection
 from dart_train.data_commands.open_run import open_run
 from dart_train.evaluation import during_training
 from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluation, evaluated_during_training
@@ -117,6 +118,22 @@ def test_an_episode_that_two_versions_wrote_does_not_count() -> None:
     assert (found["success"], found["episodes"], found["mixed_episodes"]) == (0.5, 2, 1)
     assert (found["first_version"], found["last_version"]) == (3, 5)
     assert describe_evaluation([episode(2, 1.0, (3, 5))]) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "waited_s", "due"),
+    [
+        ({"every_updates": 8}, 0.0, [8, 16]),
+        ({"every_minutes": 1.0}, 59.0, []),
+        ({"every_minutes": 1.0}, 60.0, [6, 7, 8, 16]),
+        ({"every_minutes": 1.0, "every_updates": 8}, 59.0, [8, 16]),
+    ],
+)
+def test_evaluations_come_by_updates_or_by_time(settings: dict[str, Any], waited_s: float, due: list[int]) -> None:
+    chosen = EvalSection.model_validate(settings)
+    assert chosen.during_training
+    versions = (5, 6, 7, 8, 16)
+    assert [version for version in versions if during_training.is_due(chosen, 5, version, waited_s)] == due
 
 
 def test_training_keeps_a_desktop() -> None:

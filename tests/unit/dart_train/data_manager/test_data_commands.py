@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from data_manager_harness import SPANS, DataManagerHarness, FakeTaskCatalog
-from sqlalchemy import update
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
@@ -21,17 +24,26 @@ from dart_agent.data_client.wire import BatchFailure, BatchReport, ParkRequest, 
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import Purpose, RewardKind
-from dart_train.config import load_recipe
+from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.curation.group_filter import UninformativeReason
+from dart_train.curation.staleness import WithheldReason
+from dart_train.data_commands import pool_import
 from dart_train.data_commands.commands import app
 from dart_train.data_commands.garbage import DAY_S, GRACE_S, ImageRetention, collect_garbage
 from dart_train.data_commands.portable import import_trajectories, read_portable
-from dart_train.data_manager.store.models import StepTable
+from dart_train.data_commands.provenance import REASONS
+from dart_train.data_manager.batches import DISPLACED_REASON, NO_LOGPROBS, NO_STEPS, QUARANTINED
+from dart_train.data_manager.store.models import StepTable, TrajectoryTable
+from dart_train.data_manager.store.trajectories import TrajectoryStore
 from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.stored import read_successes
+from dart_train.run.components import database_location
 from dart_train.run.paths import RunPaths
-from dart_train.run.state import save_resolved_recipe
+from dart_train.run.state import RunState, save_resolved_recipe
+from dart_train.trainer.trainer import LOW_ENTROPY_REASON, LOW_ENTROPY_TOKENS_REASON
 
-DEMO = Path(__file__).parents[4] / "dart_train" / "recipes" / "demo.toml"
+ROOT = Path(__file__).parents[4]
+DEMO = ROOT / "dart_train" / "recipes" / "demo.toml"
 SECRET = "hunter2-secret"
 
 
@@ -52,7 +64,7 @@ class RecordedRun:
         uses = [
             StepUse(
                 group_id=row.group_id, rollout_id=row.rollout_id, index=row.step.index, advantage=1.25, entropy=0.5,
-                reason="low_entropy" if row.step.index else None,
+                reason="low_entropy" if row.step.index else None, trained=None if row.step.index else [(3, 4)],
             )
             for row in batch.rows
         ]  # fmt: skip
@@ -93,7 +105,8 @@ def test_every_step_says_why_it_was_trained_on_or_not(recorded: RecordedRun) -> 
     assert first["verdict"][0].endswith("advantage +1.25, staleness 0)")
     assert second["verdict"][0].endswith("low_entropy: its mean token entropy is among the lowest of its group")
     assert first["version_spans"] == [[0, 0, 2], [3, 2, 4]]
-    assert first["uses"][0]["trainable"] == [[2, 4]], "the older tokens are beyond the staleness limit"
+    assert first["uses"][0]["trainable"] == [[3, 4]], "token selection left one of those within the staleness limit"
+    assert second["uses"][0]["trainable"] == [[2, 4]], "the older tokens are beyond the staleness limit"
     shown = recorded.run("show", recorded.masked)
     assert "no reward, farm_fault, 2 steps\nmasked: masked, because it has no reward: farm_fault (fake fault)" in shown
     assert "reward 1 by evaluator, done" in recorded.run("show", recorded.trained)
@@ -105,6 +118,15 @@ def test_every_step_says_why_it_was_trained_on_or_not(recorded: RecordedRun) -> 
     assert dropped[0]["why"].startswith("its group was dropped: all_failed: every rollout")
     assert recorded.run("ls", "--min-reward", "1").count("\n") == 3
     assert "there is no trajectory" in recorded.run("show", "nope", code=2)
+
+
+def test_every_reason_has_words() -> None:
+    """Reasons of steps and of groups, each from where it is decided."""
+    reasons = {*get_args(WithheldReason), *get_args(UninformativeReason)}
+    reasons |= {DISPLACED_REASON, QUARANTINED, NO_LOGPROBS, NO_STEPS, LOW_ENTROPY_REASON, LOW_ENTROPY_TOKENS_REASON}
+    assert reasons == set(REASONS)
+    page = (ROOT / "docs" / "trajectory-data.md").read_text(encoding="utf-8")
+    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in page] == []
 
 
 def test_solved_rollouts_are_imitated_as_they_were_sampled(recorded: RecordedRun, tmp_path: Path) -> None:
@@ -344,6 +366,53 @@ def test_successes_of_another_run_enter_the_pool_once_and_count_in_no_rate(
     assert (stats.trajectories, stats.success_rate, stats.dropped_groups) == (4, {"tick": 0.0}, {})
     assert stats.curation == {"group_size_mean": 4, "max_steps_mean": 10, "pool_uses": 1}
     other.store.close()
+
+
+def test_a_recipe_fills_the_pool_of_a_new_run_once(
+    recorded: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = tmp_path / "Other run"
+    recorded.run("export", str(exported), "--format", "portable", "--fate", "trained")
+    keys = ("run.name='next'", "curation.experience_pool=true", f"curation.pool_import=[{json.dumps(str(exported))}]")
+    recipe, paths, told = load_recipe(DEMO, keys), RunPaths(tmp_path / "next"), list[str]()
+    paths.make()
+    monkeypatch.setattr(pool_import, "SuiteCatalog", lambda _: FakeTaskCatalog())
+    pool_import.import_pool(recipe, paths, RunState(), told.append)
+    assert told == [f"experience pool: 1 successes of {exported}; left out: 2 not successful"]
+    pool_import.import_pool(recipe, paths, RunState(), told.append)  # the state was not written: the host stopped
+    shutil.rmtree(exported)
+    state = RunState.load(paths.state)
+    pool_import.import_pool(recipe, paths, state, told.append)
+    assert (len(told), state.pool_imported) == (2, True)
+    with open_run_of(recipe, paths) as session:
+        assert session.scalar(select(func.count()).select_from(TrajectoryTable)) == 1
+
+
+def test_a_pool_that_nothing_can_use_is_refused(
+    recorded: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("run.name='next'", "curation.experience_pool=true", f"curation.pool_import=[{json.dumps(str(tmp_path))}]")
+    recipe, paths = load_recipe(DEMO, keys), RunPaths(tmp_path / "next")
+    paths.make()
+    with pytest.raises(RecipeError, match=r"curation\.pool_import: .* has no trajectories\.jsonl"):
+        pool_import.import_pool(recipe, paths, RunState(), print)
+    recorded.run("export", str(tmp_path / "export"), "--format", "portable", "--fate", "trained")
+    recipe = load_recipe(DEMO, (*keys[:2], f"curation.pool_import=[{json.dumps(str(tmp_path / 'export'))}]"))
+    with pytest.raises(RecipeError, match="can complete a group of this run"):  # the demo's suite has no such tasks
+        pool_import.import_pool(recipe, paths, RunState(), print)
+    with pytest.raises(RecipeError, match="set experience_pool = true"):
+        load_recipe(DEMO, keys[2:])
+
+
+@contextmanager
+def open_run_of(recipe: Recipe, paths: RunPaths) -> Iterator[Session]:
+    """The database of a run that was not begun."""
+    store = TrajectoryStore.open(database_location(recipe, paths), FakeTaskCatalog().split_of)
+    try:
+        with store.begin() as session:
+            yield session
+    finally:
+        store.close()
 
 
 def test_a_source_whose_name_cannot_be_a_phase_is_refused_before_it_is_read(
