@@ -47,7 +47,8 @@ class PackedTokens:
         predicts_M: int64 [M]; where the token before each sampled token is.
         targets_M: int64 [M]; the sampled tokens, sample after sample.
         temperatures_M: float32 [M]; at which they were sampled.
-        pixel_values: float32 [N, channels * temporal * patch * patch] of the different images; None without images.
+        pixel_values: [N, channels * temporal * patch * patch] of the different images, bfloat16 where the vision tower computes in it, else
+            float32; None without images.
         image_grid_thw: int64 [images, 3], patches of each along time, height and width; None without images.
         shown_images: Which image each run of placeholders shows, in the order of the streams.
     """

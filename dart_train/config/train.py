@@ -69,6 +69,8 @@ class TrainSection(StrictModel):
             `constant_length`, every token counts once, and the number of trajectories times `constant_length` divides.
         constant_length: Tokens by which `constant_length` divides.
         micro_batch_tokens: Tokens per forward and backward pass; lower it where memory is short.
+        image_cache_gib: GiB of converted screenshots that each process keeps in the memory of the host; where those of a batch fit, each is
+            converted once per batch, else about once per pass over the batch.
         gradient_checkpointing: Keep only the inputs of layers for the backward pass and compute the rest again: less memory, more time.
         freeze_vision: Train the language model only, not the vision tower.
         lora_rank: Rank of a LoRA adapter on the language model, which is then all that is trained; None: all weights are trained.
@@ -114,6 +116,7 @@ class TrainSection(StrictModel):
     aggregation: Aggregation = "seq_mean_token_mean"
     constant_length: int = Field(default=512, ge=1)
     micro_batch_tokens: int = Field(default=8192, ge=1)
+    image_cache_gib: float = Field(default=4.0, ge=0)
     gradient_checkpointing: bool = False
     freeze_vision: bool = False
     lora_rank: int | None = Field(default=None, ge=1, le=512)

@@ -30,7 +30,6 @@ from dart_train.model.model_card import write_model_card
 from dart_train.model.weights import write_directory_atomically
 from dart_train.sft.config import SftConfig
 from dart_train.trainer.batches.imitated_rows import ImitatedRows
-from dart_train.trainer.batches.micro_batches import MicroBatches
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.tensors import BatchError
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
@@ -167,9 +166,7 @@ class _FineTuning:
         self._held_out = ImitatedRows(held_out, config.seed).rows
         self._per_update = min(config.steps_per_update, len(self.rows.rows))
         self.updates = config.epochs * (len(self.rows.rows) // self._per_update)
-        self._micro_batches = MicroBatches(
-            policy.loaded, images, config.micro_batch_tokens, ranks, config.share_prefixes
-        )
+        self._micro_batches = policy.micro_batches(images)
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints, ranks)
         self.refused = 0
         self._refused_in_a_row = 0

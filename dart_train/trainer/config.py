@@ -61,6 +61,7 @@ class PolicyTrainingSettings(StrictModel):
         micro_batch_tokens: Tokens per forward and backward pass; a longer token stream has a pass of its own.
         share_prefixes: Whether steps of a trajectory that continue each other share a token stream; without it each step has one of its
             own, with the same result, which is the control of a measurement.
+        image_cache_gib: GiB of converted images that each process keeps in the memory of the host.
         gradient_checkpointing: Whether activations of layers are computed again in the backward pass instead of kept.
         freeze_vision: Whether the vision tower stays as it is.
         optimizer: Settings of the optimiser.
@@ -83,6 +84,7 @@ class PolicyTrainingSettings(StrictModel):
     threads: int = Field(default=1, ge=1)
     micro_batch_tokens: int = Field(default=8192, ge=1)
     share_prefixes: bool = True
+    image_cache_gib: float = Field(default=4.0, ge=0)
     gradient_checkpointing: bool = False
     freeze_vision: bool = False
     optimizer: OptimizerSettings = OptimizerSettings()

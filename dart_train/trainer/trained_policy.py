@@ -12,10 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dart_agent.data_client.image_store import ImageReader
 from dart_agent.errors import ConfigError
 from dart_train.model.device import ComputeDevice
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import ModelLoader, load_model
+from dart_train.trainer.batches.micro_batches import MicroBatches
 from dart_train.trainer.batches.tensors import to_device
 from dart_train.trainer.checkpoint import TrainerState
 from dart_train.trainer.config import PolicyTrainingSettings
@@ -87,6 +89,25 @@ class TrainedPolicy:
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             weight_decay=optimizer.weight_decay,
+        )
+
+    def micro_batches(self, images: ImageReader) -> MicroBatches:
+        """Make what turns rows into the passes of this policy.
+
+        Args:
+            images: Where the images of rows are stored.
+
+        Returns:
+            It.
+        """
+        return MicroBatches(
+            self.loaded,
+            images,
+            self.config.micro_batch_tokens,
+            self.ranks,
+            image_cache_bytes=int(self.config.image_cache_gib * 2**30),
+            share_prefixes=self.config.share_prefixes,
+            bfloat16=self.compute.bfloat16,
         )
 
     @property

@@ -26,7 +26,6 @@ from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
 from dart_train.model.policy_model import ModelLoader, load_model
 from dart_train.trainer.batches.imitated_rows import ImitatedRows, load_imitated_rows
-from dart_train.trainer.batches.micro_batches import MicroBatches
 from dart_train.trainer.batches.rows import (
     StepKey,
     TrainRow,
@@ -131,9 +130,7 @@ class Trainer:
             self._imitated_rows, images = load_imitated_rows(
                 self.config.imitation, self._policy.loaded, self.config.seed, self.images
             )
-        self._micro_batches = MicroBatches(
-            self._policy.loaded, images, self.config.micro_batch_tokens, self._ranks, self.config.share_prefixes
-        )
+        self._micro_batches = self._policy.micro_batches(images)
         self.version, self.updates = version, updates
         if state is not None:
             self._policy.restore(state)

@@ -1,7 +1,8 @@
 """Patches of images, made once per image.
 
 Role: `ImagePatches` converts the stored images of rows to the patches of a model and keeps them by content hash. Rule: what is kept has a
-limit of bytes; the oldest go first and are made again when they are shown again. Non-goals: features, which the model computes.
+limit of bytes; those that were not shown for longest go first and are made again when they are shown again. Patches are kept in the data
+type that the vision tower casts them to first, so that nothing of the result changes. Non-goals: features, which the model computes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from dart_train.model.policy_model import pixel_inputs
 if TYPE_CHECKING:
     from torch import Tensor
 
-CACHE_BYTES = 4 * 2**30
-
 
 class ImageSizeError(Exception):
     """A stored image has another size than its step recorded; the message says which."""
@@ -30,12 +29,14 @@ class ImagePatches:
         images: Where the images are stored.
         processor: The processor of the model.
         max_bytes: Bytes of patches that are kept.
+        bfloat16: Whether matrix products are computed in bfloat16.
     """
 
-    def __init__(self, images: ImageReader, processor: Any, max_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, images: ImageReader, processor: Any, max_bytes: int, *, bfloat16: bool = False) -> None:
         self._images = images
         self._processor = processor
         self._max_bytes = max_bytes
+        self._bfloat16 = bfloat16
         self._kept: OrderedDict[str, tuple[Tensor, Tensor]] = OrderedDict()
         self._kept_bytes = 0
 
@@ -55,6 +56,8 @@ class ImagePatches:
         import torch
 
         found = {sha256: self._kept[sha256] for sha256, _ in shown if sha256 in self._kept}
+        for sha256 in found:
+            self._kept.move_to_end(sha256)
         missing = dict(item for item in shown if item[0] not in found)
         pictures = []
         for sha256, height_width in missing.items():
@@ -66,7 +69,7 @@ class ImagePatches:
             pixels, grids = pixel_inputs(self._processor, pictures)
             parts = torch.split(pixels, grids.prod(-1).tolist())
             for sha256, part, grid in zip(missing, parts, grids, strict=True):
-                found[sha256] = (part.clone(), grid)
+                found[sha256] = (part.to(torch.bfloat16) if self._bfloat16 else part.clone(), grid)
                 self._keep(sha256, found[sha256])
         return [found[sha256] for sha256, _ in shown]
 

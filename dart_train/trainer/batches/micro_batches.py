@@ -1,18 +1,21 @@
 """The forward passes of a mini-batch: which rows each has, on which rank.
 
 Role: `MicroBatches.of` plans segments over passes and ranks and makes each pass's tensors. Rule: every rank has equally many passes,
-because each exchanges parameters; a failure on one rank is raised on all. Non-goals: losses.
+because each exchanges parameters; a failure on one rank is raised on all; while a pass runs, a thread reads and converts the images of the
+next one. Non-goals: losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dart_agent.data_client.image_store import BlobError, ImageReader
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel
+from dart_train.trainer.batches.image_patches import ImagePatches
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.segments import Segment, build_segments, plan_micro_batches
 from dart_train.trainer.batches.tensors import BatchError, BatchMaker
@@ -31,13 +34,24 @@ class MicroBatches:
         max_tokens: Tokens per forward and backward pass; a longer token stream has a pass of its own.
         ranks: The processes that train together.
         share_prefixes: Whether steps that continue each other share a token stream.
+        image_cache_bytes: Bytes of converted images that are kept.
+        bfloat16: Whether matrix products are computed in bfloat16.
     """
 
     def __init__(
-        self, loaded: LoadedModel, images: ImageReader, max_tokens: int, ranks: Ranks, share_prefixes: bool = True
+        self,
+        loaded: LoadedModel,
+        images: ImageReader,
+        max_tokens: int,
+        ranks: Ranks,
+        *,
+        image_cache_bytes: int,
+        share_prefixes: bool = True,
+        bfloat16: bool = False,
     ) -> None:
         parts = loaded.head.offset_parts if isinstance(loaded, PointingModel) else None
-        self._batches = BatchMaker(loaded.model, loaded.processor, images, parts)
+        patches = ImagePatches(images, loaded.processor, image_cache_bytes, bfloat16=bfloat16)
+        self._batches = BatchMaker(loaded.model, loaded.processor, images, parts, patches)
         self._max_tokens = max_tokens
         self._ranks = ranks
         self._share_prefixes = share_prefixes
@@ -56,19 +70,23 @@ class MicroBatches:
             BlobError: An image is missing or damaged; on the rank that reads it.
         """
         plan = self._plan(rows)
+        own = plan[self._ranks.rank :: self._ranks.size]
         shortest = min((segment for part in plan for segment in part), key=lambda segment: segment.tokens, default=None)
-        for part in plan[self._ranks.rank :: self._ranks.size]:
-            batch, failure = None, None
-            try:
-                batch = self._batches.make(part or [shortest])  # type: ignore[list-item]
-            except (BatchError, BlobError) as error:
-                failure = error
-            failures = [str(each) for each in self._ranks.gather(failure) if each is not None]
-            if batch is None or failures:
-                raise failure or BatchError(failures[0])
-            if not part:
-                batch = replace(batch, trainable_BR=batch.trainable_BR & False)
-            yield [row for segment in part for row in segment.rows], batch
+        # a pass without rows trains nothing, and any segment will do
+        shown = [part or [shortest] for part in own if shortest is not None]
+        with ThreadPoolExecutor(1, "next-micro-batch") as ahead:
+            following = ahead.submit(self._make, shown[0]) if shown else None
+            for number, part in enumerate(own):
+                assert following is not None, "there is a segment where there is a pass"
+                batch, failure = following.result()
+                failures = [str(each) for each in self._ranks.gather(failure) if each is not None]
+                if batch is None or failures:
+                    raise failure or BatchError(failures[0])
+                if number + 1 < len(own):
+                    following = ahead.submit(self._make, shown[number + 1])
+                if not part:
+                    batch = replace(batch, trainable_BR=batch.trainable_BR & False)
+                yield [row for segment in part for row in segment.rows], batch
 
     def passes(self, rows: Sequence[TrainRow]) -> list[list[TrainRow]]:
         """Tell which rows are computed at the same time, on all ranks.
@@ -88,3 +106,10 @@ class MicroBatches:
     def _plan(self, rows: Sequence[TrainRow]) -> list[list[Segment]]:
         segments = build_segments(rows, self._share_prefixes)
         return plan_micro_batches(segments, self._max_tokens, self._ranks.size) if segments else []
+
+    def _make(self, part: Sequence[Segment]) -> tuple[TrainBatch | None, BatchError | BlobError | None]:
+        """The tensors of a pass, or why there are none."""
+        try:
+            return self._batches.make(part), None
+        except (BatchError, BlobError) as error:
+            return None, error

@@ -83,7 +83,9 @@ def build_segments(rows: Sequence[TrainRow], share_prefixes: bool = True) -> lis
 def plan_micro_batches(segments: Sequence[Segment], max_tokens: int, ranks: int = 1) -> list[list[Segment]]:
     """Distribute segments over micro-batches whose forward passes have about the same number of tokens.
 
-    The longest segment goes first, each to the micro-batch with the fewest tokens. There are as few micro-batches as the limit allows.
+    Segments keep their order: those of a trajectory, whose prompts show the same images, are in one micro-batch or in neighbouring ones of
+    one rank, so that each image is converted once, and its features are computed in few passes. There are as few micro-batches as order and
+    limit allow.
 
     Args:
         segments: The segments.
@@ -91,21 +93,37 @@ def plan_micro_batches(segments: Sequence[Segment], max_tokens: int, ranks: int 
         ranks: Devices that work at the same time.
 
     Returns:
-        The micro-batches, a multiple of `ranks`, those with most tokens first; fewer than `ranks` of them are empty, but all of them are
-        where there is no segment.
+        The micro-batches, a multiple of `ranks`: the one at place i is for rank i modulo `ranks`; fewer than `ranks` of them are empty, but
+        all of them are where there is no segment.
     """
-    longest_first = sorted(segments, key=lambda segment: -segment.pass_tokens)
-    count = -(-sum(segment.pass_tokens for segment in segments) // max_tokens)
-    count = max(1, -(-count // ranks)) * ranks
-    while True:
-        parts: list[list[Segment]] = [[] for _ in range(count)]
-        sizes = [0] * count
-        for segment in longest_first:
-            least = sizes.index(min(sizes))
-            parts[least].append(segment)
-            sizes[least] += segment.pass_tokens
-        if all(size <= max_tokens or len(part) == 1 for size, part in zip(sizes, parts, strict=True)):
-            order = sorted(range(count), key=lambda index: -sizes[index])
-            needed = max(1, -(-min(count, len(segments)) // ranks)) * ranks
-            return [parts[index] for index in order[:needed]]
-        count += ranks
+    fewest = len(_cut(segments, max_tokens))
+    passes = max(1, -(-fewest // ranks))
+    too_small, capacity = 0, max_tokens
+    while capacity - too_small > 1:
+        middle = (too_small + capacity) // 2
+        if len(_cut(segments, middle)) <= passes * ranks:
+            capacity = middle
+        else:
+            too_small = middle
+    parts = _cut(segments, capacity)
+    plan: list[list[Segment]] = [[] for _ in range(passes * ranks)]
+    first = 0
+    for rank in range(ranks):
+        share = len(parts) // ranks + (rank < len(parts) % ranks)
+        for number in range(share):
+            plan[number * ranks + rank] = parts[first + number]
+        first += share
+    return plan
+
+
+def _cut(segments: Sequence[Segment], capacity: int) -> list[list[Segment]]:
+    """Neighbouring segments together, as many as the capacity allows and at least one."""
+    parts: list[list[Segment]] = []
+    free = 0
+    for segment in segments:
+        if not parts or segment.pass_tokens > free:
+            parts.append([])
+            free = capacity
+        parts[-1].append(segment)
+        free -= segment.pass_tokens
+    return parts

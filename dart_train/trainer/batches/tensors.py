@@ -73,13 +73,21 @@ class BatchMaker:
         processor: Its processor.
         images: Where the images of rows are stored.
         offset_parts: Parts per side of a cell of its action head; None: it has none.
+        patches: What converts the images and keeps them; None: nothing is kept.
     """
 
-    def __init__(self, model: Any, processor: Any, images: ImageReader, offset_parts: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        images: ImageReader,
+        offset_parts: int | None = None,
+        patches: ImagePatches | None = None,
+    ) -> None:
         self._images = images
         self._offset_parts = offset_parts
         self._tokens = ImageTokens.from_model(model, processor)
-        self._patches = ImagePatches(images, processor)
+        self._patches = patches or ImagePatches(images, processor, max_bytes=0)
         self._positions = model.model.get_rope_index
 
     def make(self, segments: Sequence[Segment]) -> TrainBatch:

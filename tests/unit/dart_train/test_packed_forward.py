@@ -150,7 +150,8 @@ def test_segments_end_where_a_prompt_does_not_continue(rows: list[TrainRow]) -> 
 def test_an_image_is_converted_once_and_its_features_are_computed_once(
     loaded: LoadedModel, images: ImageStore, rows: list[TrainRow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    maker = BatchMaker(loaded.model, loaded.processor, images)
+    patches = ImagePatches(images, loaded.processor, max_bytes=2**30)
+    maker = BatchMaker(loaded.model, loaded.processor, images, patches=patches)
     read: list[str] = []
     get = images.get
     monkeypatch.setattr(images, "get", lambda sha256: read.append(sha256) or get(sha256))
@@ -165,7 +166,7 @@ def test_an_image_is_converted_once_and_its_features_are_computed_once(
 
 def test_kept_patches_have_a_limit_of_bytes(loaded: LoadedModel, images: ImageStore) -> None:
     shown = [(images.put(screen(seed)), (64, 64)) for seed in (71, 72)]
-    size = ImagePatches(images, loaded.processor).get(shown)[0][0].nbytes
+    size = ImagePatches(images, loaded.processor, max_bytes=0).get(shown)[0][0].nbytes
     patches = ImagePatches(images, loaded.processor, max_bytes=size)
     patches.get(shown)
     assert (list(patches._kept), patches._kept_bytes) == ([shown[1][0]], size)
