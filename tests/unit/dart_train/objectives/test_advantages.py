@@ -143,7 +143,7 @@ def test_every_advantage_is_that_of_exact_sums(
             strict=True,
         )
     )
-    rounding = 64 * np.finfo(np.float64).eps * max(map(abs, rewards)) / (EPSILON if kind == "grpo" else 1)
+    rounding = 64 * float(np.finfo(np.float64).eps) * max(map(abs, rewards)) / (EPSILON if kind == "grpo" else 1)
     for row in build_rows(batch, kind, over):
         assert row.advantage == pytest.approx(wanted[row.rollout_id], rel=1e-6, abs=rounding)
     direct = group_advantages(rewards, kind, lengths if over == "group_steps" else None)
