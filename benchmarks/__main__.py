@@ -1,7 +1,8 @@
 """Command line of the benchmarks.
 
-Role: finds `benchmarks/SUBJECT/bench_NAME.py`, runs its `measure(args) -> dict` and writes one JSON record with the date, the machine and
-the commit. Rule: figures are printed as measured, keys as the issue that asks for them spells them. Non-goals: no pass or fail.
+Role: finds `benchmarks/SUBJECT/bench_NAME.py`, runs its `measure(args) -> dict` and writes one JSON record with the date, the machine,
+the commit and the arguments. Rule: figures are printed as measured, keys as the issue that asks for them spells them. Non-goals: no pass
+or fail.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import datetime as dt
 import importlib
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import commit, machine
 from dart_envs.errors import ImageNotFoundError, UnsupportedCapabilityError
@@ -51,6 +54,7 @@ def main() -> int:
         "seconds": round((dt.datetime.now(dt.UTC) - started).total_seconds(), 1),
         "commit": measured,
         "machine": machine(),
+        "arguments": arguments_of(vars(args)),
         "figures": figures,
     }
     text = json.dumps(record, indent=2)
@@ -59,6 +63,17 @@ def main() -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(text + "\n", encoding="utf-8")
     return 0
+
+
+def arguments_of(args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a measurement as JSON values, sizes and numbers of seeds among them; not the name and where the record goes.
+
+    Args:
+        args: What was parsed.
+    """
+    left_out = ("name", "measure", "json")
+    plain = {name: value for name, value in args.items() if name not in left_out}
+    return {name: json.loads(json.dumps(value, default=str)) for name, value in sorted(plain.items())}
 
 
 if __name__ == "__main__":

@@ -113,7 +113,9 @@ class Completion:
     logprobs_T: sampled ids (end-of-turn included) and the log-probs of the distribution they were really drawn from; empty where the policy
     does not tell them, and then nothing can be trained on. counted_tokens: number of sampled tokens where only that is told.
     cached_prompt_tokens: tokens of the prompt whose key-value cache was there already. pointers: targets that an action head found, in the
-    order of the text. action_text: what is performed, where it is not the text itself: the text with the points of its targets.
+    order of the text. action_text: what is performed, where it is not the text itself: the text with the points of its targets. queue_s:
+    seconds between question and answer in which no engine computed it: in a queue, in a retry, or on a worker that took new weights; 0
+    where nobody tells.
     """
 
     text: str
@@ -127,6 +129,7 @@ class Completion:
     pointers: tuple[PointedTarget, ...] = ()
     action_text: str | None = None
     counted_tokens: int | None = None
+    queue_s: float = 0.0
 
     @property
     def sampled_tokens(self) -> int:

@@ -199,6 +199,57 @@ class StateTimes:
         return total
 
 
+class IntervalUnion:
+    """The time that lies in at least one of many intervals; they are added in the order of their ends.
+
+    It keeps disjoint intervals only: of a simulated inference worker that is always asked for something, one.
+    """
+
+    __slots__ = ("_joined",)
+
+    def __init__(self) -> None:
+        self._joined: list[Interval] = []
+
+    def add(self, begin_s: float, end_s: float) -> None:
+        """Add an interval.
+
+        Args:
+            begin_s: Its begin.
+            end_s: Its end, not before that of the last one.
+        """
+        while self._joined and self._joined[-1][1] >= begin_s:
+            begin_s = min(begin_s, self._joined.pop()[0])
+        self._joined.append((begin_s, end_s))
+
+    def inside_s(self, window: Interval) -> float:
+        """Compute how much of the union lies inside a window.
+
+        Args:
+            window: Begin and end.
+
+        Returns:
+            Seconds.
+        """
+        return sum(overlap_s(interval, [window]) for interval in self._joined)
+
+
+def in_use_share(unions: Iterable[IntervalUnion], workers: int, window: Interval) -> float:
+    """Compute the share of the inference workers' time in which a request that they answered was under way.
+
+    A request is under way from its sending to its answer, wherever it waits meanwhile: for a worker that takes requests, in a queue, or on
+    a worker that takes new weights. It is what a sender sees of a worker, and never less than what the worker serves.
+
+    Args:
+        unions: The requests that each worker answered.
+        workers: Number of workers.
+        window: Begin and end.
+
+    Returns:
+        The share in [0, 1].
+    """
+    return sum(union.inside_s(window) for union in unions) / (workers * (window[1] - window[0]))
+
+
 def state_seconds(intervals: Iterable[tuple[str, float, float]], windows: Sequence[Interval]) -> dict[str, float]:
     """Sum the seconds that lie inside the windows, by state.
 

@@ -171,7 +171,7 @@ def faults(args: argparse.Namespace) -> dict[str, Any]:
         "trainer": {"desktops_per_hour": 0.0, "worker_lost_at_s": None},
         "all": {},
     }
-    hours, rows = 2.0, {name: list[tuple[float, float, int, int]]() for name in changes}
+    hours, rows = 2.0, {name: list[tuple[float, float, int, int, int]]() for name in changes}
     for seed in range(args.seeds):
         base = setting.scenario(hours=hours, seed=seed, **decoupled())
         whole = simulate(base)
@@ -180,7 +180,7 @@ def faults(args: argparse.Namespace) -> dict[str, Any]:
             part = simulate(replace(base, models=base.models.model_copy(update={"faults": model})))
             loss = 1 - part.trained_rows_per_min / whole.trained_rows_per_min
             capacity = _lost_capacity(model, base.workers, hours * 3600)
-            rows[name].append((loss, capacity, part.lost, part.trained_twice + part.finished_twice))
+            rows[name].append((loss, capacity, part.lost, part.trained_twice + part.finished_twice, part.stuck))
     return {
         name: {
             "throughput_loss": round(fmean(row[0] for row in seeds), 4),
@@ -190,6 +190,7 @@ def faults(args: argparse.Namespace) -> dict[str, Any]:
             "excess_max": round(max(row[0] - row[1] for row in seeds), 4),
             "lost": sum(row[2] for row in seeds),
             "twice": sum(row[3] for row in seeds),
+            "stuck": sum(row[4] for row in seeds),
         }
         for name, seeds in rows.items()
     }
@@ -242,6 +243,7 @@ def _scaled_rows(sizes: tuple[tuple[int, int], ...], warm_up_hours: float = 0.5)
                 "stale_withheld": round(outcome.withheld_fraction, 4),
                 "prefix_hit_rate": round(outcome.prefix_hit_rate, 4),
                 "lost": outcome.lost,
+                "stuck": outcome.stuck,
                 "twice": outcome.trained_twice + outcome.finished_twice,
                 "bottleneck": bottleneck(outcome).name,
                 "events": outcome.events,

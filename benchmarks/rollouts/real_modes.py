@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
@@ -25,11 +25,16 @@ from dart_agent.rollouts.worker_config import WorkerConfig
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.config import Recipe
 from dart_train.report.build import read_metrics
-from dart_train.report.throughput import UpdateLine, update_lines
 from dart_train.run.launcher import spawn_locally
 from dart_train.run.paths import RunPaths
 from dart_train.simulation.command import scenario_of
-from dart_train.simulation.components.activity import ActivityLog, ComponentFigures, simulated_figures
+from dart_train.simulation.components.activity import (
+    ComponentFigures,
+    RequestLog,
+    recorded_figures,
+    simulated_figures,
+    whole_updates,
+)
 from dart_train.simulation.components.processes import ComponentHost
 from dart_train.simulation.components.system import ComponentSystem, for_minutes
 from dart_train.simulation.fitting import fit_models
@@ -44,7 +49,7 @@ from dart_train.simulation.outcome import simulate
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.process import TrainerProcess
 
-COMPARED = ("actions_per_min", "env_util", "worker_util", "trainer_util")
+COMPARED = tuple(field.name for field in fields(ComponentFigures) if field.name != "window_s")
 MODES = ("batch", "task", "rollout-global", "rollout-per-worker")
 TRUTH = SystemModels(
     desktop=DesktopModel(
@@ -148,11 +153,11 @@ class RealWorkersSystem(ComponentSystem):
             yield policies
 
 
-Record = Callable[[Part, RunPaths, float], ActivityLog]
+Record = Callable[[Part, RunPaths, float], RequestLog]
 """Records a run of some minutes; its metrics are in the run folder afterwards."""
 
 
-def record_really(part: Part, paths: RunPaths, minutes: float) -> ActivityLog:
+def record_really(part: Part, paths: RunPaths, minutes: float) -> RequestLog:
     """Record a run on this host.
 
     Args:
@@ -161,7 +166,7 @@ def record_really(part: Part, paths: RunPaths, minutes: float) -> ActivityLog:
         minutes: How long the trainer runs, the start of the inference workers included.
 
     Returns:
-        What desktops and workers did.
+        The answered requests.
     """
     import torch
 
@@ -196,9 +201,9 @@ def measure(args: argparse.Namespace, record: Record = record_really, parts: Seq
     """
     wanted = set(args.parts.split(",")) - {""} or {part.name for part in parts}
     for part in parts:
-        if part.name in wanted and read_figures(args.folder / part.name) is None:
+        if part.name in wanted and _worker_in_use(args.folder / part.name) is None:
             _record(part, args.folder / part.name, args.minutes, record)
-    missing = [part.name for part in parts if read_figures(args.folder / part.name) is None]
+    missing = [part.name for part in parts if _worker_in_use(args.folder / part.name) is None]
     return {"missing": missing} if missing else compare(args.folder, parts)
 
 
@@ -210,17 +215,15 @@ def compare(folder: Path, parts: Sequence[Part]) -> dict[str, Any]:
         parts: The runs.
 
     Returns:
-        `sim_error`: the largest relative error; figures of each mode; the models.
+        `sim_error`: the largest relative error of all figures that a run recorded; figures of each mode; the models.
     """
     models = fit_models([folder / part.name for part in parts if part.fitted], SystemModels())
     modes: dict[str, Any] = {}
     for part in parts:
         if part.fitted:
             continue
-        real = read_figures(folder / part.name)
-        assert real is not None, "all parts are recorded"
-        predicted = predict(part, models)
-        errors = {name: abs(getattr(predicted, name) / getattr(real, name) - 1) for name in COMPARED}
+        real, predicted = read_figures(folder, part), predict(part, models)
+        errors = relative_errors(real, predicted)
         modes[part.name] = {
             "real": _rounded(asdict(real)),
             "predicted": _rounded(asdict(predicted)),
@@ -228,12 +231,30 @@ def compare(folder: Path, parts: Sequence[Part]) -> dict[str, Any]:
         }
     return {
         "sim_error": max(max(mode["errors"].values()) for mode in modes.values()),
-        "sim_error_by_figure": {name: max(mode["errors"][name] for mode in modes.values()) for name in COMPARED},
+        "sim_error_by_figure": {
+            name: max(found)
+            for name in COMPARED
+            if (found := [mode["errors"][name] for mode in modes.values() if name in mode["errors"]])
+        },
         "modes": modes,
         "fitted_on": [part.name for part in parts if part.fitted],
         "simulated": "desktops and the duration of the train step; everything else is real",
         "models": models.model_dump(mode="json"),
     }
+
+
+def relative_errors(real: ComponentFigures, predicted: ComponentFigures) -> dict[str, float]:
+    """Compare every figure that a run recorded with its prediction.
+
+    Args:
+        real: The run.
+        predicted: Its prediction.
+
+    Returns:
+        |predicted / real - 1| by figure, without those that were not recorded.
+    """
+    pairs = {name: (getattr(real, name), getattr(predicted, name)) for name in COMPARED}
+    return {name: abs(guess / value - 1) for name, (value, guess) in pairs.items() if value is not None}
 
 
 def predict(part: Part, models: SystemModels) -> ComponentFigures:
@@ -254,17 +275,25 @@ def predict(part: Part, models: SystemModels) -> ComponentFigures:
     return ComponentFigures(**{name: fmean(getattr(each, name) for each in outcomes) for name in names})
 
 
-def read_figures(folder: Path) -> ComponentFigures | None:
-    """Read the figures of a recorded run.
+def read_figures(folder: Path, part: Part) -> ComponentFigures:
+    """Compute the figures of a recorded run from what is in its folder.
 
     Args:
-        folder: Its folder.
+        folder: Has all recorded runs.
+        part: The run; it was recorded to its end.
 
     Returns:
-        The figures; None where it was not recorded to its end.
+        The figures.
     """
+    lines, in_use = read_metrics(RunPaths(folder / part.name)), _worker_in_use(folder / part.name)
+    assert in_use is not None, f"{part.name} is recorded"
+    return recorded_figures(lines, in_use, part.desktops, part.recipe.inference.workers, whole_updates(lines))
+
+
+def _worker_in_use(folder: Path) -> float | None:
+    """What the senders of requests saw, which is in no metric line; None where a run was not recorded to its end."""
     file = folder / "figures.json"
-    return ComponentFigures(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+    return json.loads(file.read_text(encoding="utf-8")).get("worker_in_use") if file.exists() else None
 
 
 def _record(part: Part, folder: Path, minutes: float, record: Record) -> None:
@@ -272,15 +301,10 @@ def _record(part: Part, folder: Path, minutes: float, record: Record) -> None:
         raise SystemExit(f"{folder} holds a run that was not recorded to its end: delete it and start again")
     paths = RunPaths(folder)
     log = record(part, paths, minutes)
-    figures = _figures(part, log, update_lines(read_metrics(paths)))
-    (folder / "figures.json").write_text(json.dumps(asdict(figures), indent=2) + "\n", encoding="utf-8")
+    workers, window = part.recipe.inference.workers, whole_updates(read_metrics(paths))
+    figures = {"worker_in_use": log.in_use(workers, window)}
+    (folder / "figures.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
-def _figures(part: Part, log: ActivityLog, updates: list[UpdateLine]) -> ComponentFigures:
-    """From the end of the first train step to the end of the last one, so that whole cycles are counted."""
-    window = (updates[0].end_s, updates[-1].end_s)
-    return log.figures(window, part.desktops, part.recipe.inference.workers, updates)
-
-
-def _rounded(figures: dict[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in figures.items()}
+def _rounded(figures: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, 4) for name, value in figures.items()}

@@ -288,12 +288,13 @@ class BatchRequest(DataManagerModel):
 
 
 class BatchMember(DataManagerModel):
-    """One trajectory of a group; all of them make the baseline, also those whose tokens are withheld."""
+    """One trajectory of a group; all of them make the baseline, also those whose tokens are withheld. ended_s: seconds since the epoch."""
 
     rollout_id: str
     reward: float
     steps: int
     source: Literal["fresh", "pool"]
+    ended_s: float | None = None
 
 
 class BatchGroup(DataManagerModel):

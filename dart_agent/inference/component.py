@@ -12,25 +12,32 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from dart_agent.chat_api.server import serve_chat
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.errors import WeightUpdateError
+from dart_agent.errors import WeightUpdateError, WorkerError
 from dart_agent.inference.addresses import WorkerAddress, write_addresses
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.config import InferenceConfig
+from dart_agent.inference.decisions.worker_activity import activity_line
 from dart_agent.inference.metrics_page import MetricsPage, bind_loopback, serve_metrics
-from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.pool import PolicyWorker, VllmPool
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.supervisor import Supervisor, local_workers
 from dart_agent.inference.weight_updater import LatestVersion, WeightRollout, WeightUpdater
 from dart_agent.inference.weights.leases import WeightLease, hold
+from dart_agent.inference.wire import WorkerHealth
 from dart_agent.inference.worker_process import ENGINE_MODULE, WorkerProcess
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
+
+ACTIVITY_S = 10.0
+"""How often a line of kind `workers` says what the workers did."""
 
 
 async def run_inference(config: InferenceConfig, *, engine_module: str = ENGINE_MODULE) -> None:
@@ -82,6 +89,9 @@ async def _serve(
                 tasks.append(asyncio.create_task(serve_metrics(MetricsPage(pool, supervisor, updater), page)))
             if updater is not None:
                 tasks.append(asyncio.create_task(updater.run(), name="weights"))
+            if config.metrics is not None:
+                clients = [member.client for member in pool.members]
+                tasks.append(asyncio.create_task(record_activity(clients, config.metrics), name="activity"))
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -149,6 +159,35 @@ def latest_version_reader(data: DataManagerClient) -> LatestVersion:
         return PublishedWeights(record.version, Path(record.path), record.digest)
 
     return latest
+
+
+async def record_activity(workers: Sequence[PolicyWorker], metrics: Path, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Append what the workers did to the metrics, again and again until cancelled.
+
+    Args:
+        workers: Clients of all workers.
+        metrics: The metrics file.
+        clock: Measures the windows.
+    """
+    before, since_s = await _ask(workers), clock.monotonic()
+    while True:
+        await clock.sleep(ACTIVITY_S)
+        now, now_s = await _ask(workers), clock.monotonic()
+        answered = {name: health for name, health in before.items() if health is not None}
+        line = activity_line(answered, now, now_s - since_s)
+        append_metrics(metrics, {"kind": "workers", "time_s": clock.time()} | line)
+        before, since_s = now, now_s
+
+
+async def _ask(workers: Sequence[PolicyWorker]) -> dict[str, WorkerHealth | None]:
+    async def ask(worker: PolicyWorker) -> WorkerHealth | None:
+        try:
+            return await worker.health()
+        except WorkerError:
+            return None
+
+    found = await asyncio.gather(*(ask(worker) for worker in workers))
+    return dict(zip((worker.name for worker in workers), found, strict=True))
 
 
 def _record(metrics: Path | None, rollout: WeightRollout) -> None:

@@ -183,14 +183,19 @@ class VllmPool:
         return self._outage_before_s + (0.0 if since_s is None else self._clock.monotonic() - since_s)
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """Sample one response. Raises RequestRejected for a hopeless request, PolicyUnavailableError when no worker could answer."""
+        """Sample one response; its `queue_s` contains the time before the attempt that was answered.
+
+        Raises RequestRejected for a hopeless request, PolicyUnavailableError when no worker could answer.
+        """
+        asked_s = self._clock.monotonic()
 
         async def sample(client: PolicyWorker, request_id: str, timeout_s: float) -> Completion:
             tried = dataclasses.replace(request, request_id=request_id)
+            waited_s = self._clock.monotonic() - asked_s
             completion = await client.complete(tried, timeout_s=timeout_s)
             if completion.finish_reason is FinishReason.ABORT:
                 raise WorkerError(f"{client.name} stopped before the answer was complete", RequestFailure.ABORTED)
-            return completion
+            return dataclasses.replace(completion, queue_s=completion.queue_s + waited_s)
 
         return await self._answered(request.request_id, sample)
 

@@ -58,6 +58,9 @@ class WorkerHealth:
         revision: Changes with state and weights.
         waiting: Requests that wait for room in the engine.
         kv_cache_usage: Used share of the key-value cache, 0 to 1.
+        up_s: Seconds since its start.
+        serving_s: Seconds of them with at least one request that was computed.
+        updating_s: Seconds of them in which it took new weights, or stood still until others had taken them.
     """
 
     version: PolicyVersion
@@ -68,6 +71,9 @@ class WorkerHealth:
     revision: int = 0
     waiting: int = 0
     kv_cache_usage: float = 0.0
+    up_s: float = 0.0
+    serving_s: float = 0.0
+    updating_s: float = 0.0
 
     @property
     def weights(self) -> WeightsId:
@@ -92,6 +98,9 @@ def decode_health(reply: Mapping[str, Any]) -> WorkerHealth:
         revision=int(reply["revision"]),
         waiting=int(reply["waiting"]),
         kv_cache_usage=float(reply["kv_cache_usage"]),
+        up_s=float(reply["up_s"]),
+        serving_s=float(reply["serving_s"]),
+        updating_s=float(reply["updating_s"]),
     )
 
 
@@ -181,6 +190,7 @@ def encode_completion(completion: Completion) -> dict[str, Any]:
         "version_spans": [[span.version, span.start, span.end, span.kept_kv] for span in completion.version_spans],
         "finish_reason": completion.finish_reason.value,
         "cached_prompt_tokens": completion.cached_prompt_tokens,
+        "queue_s": completion.queue_s,
     }
 
 
@@ -195,6 +205,7 @@ def decode_completion(reply: Mapping[str, Any], *, worker: str) -> Completion:
         finish_reason=FinishReason(reply["finish_reason"]),
         worker=worker,
         cached_prompt_tokens=int(reply["cached_prompt_tokens"]),
+        queue_s=float(reply["queue_s"]),
     )
     tokens = len(completion.token_ids_T)
     covered = sum(span.end - span.start for span in completion.version_spans)

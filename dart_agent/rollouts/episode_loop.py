@@ -25,7 +25,7 @@ from dart_agent.prompts.builder import Prompt, PromptBuilder
 from dart_agent.prompts.exact_prefix import continues
 from dart_agent.rewards.evaluator import EvaluatorReward
 from dart_agent.rewards.source import EndedEpisode, RewardSource, reward_episode
-from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
+from dart_agent.rollouts.episode_state import EpisodeProgress, EpisodeState, SavedEpisode
 from dart_agent.rollouts.limits import NO_LIMITS, EpisodeLimits, LimitTracker, LimitUse
 from dart_agent.types import (
     Completion,
@@ -169,17 +169,20 @@ async def run_episode(
     resumed: ResumedEpisode | None = None,
     rewards: RewardSource | None = None,
     outage_s: Callable[[], float] = no_outage,
+    progress: EpisodeProgress | None = None,
 ) -> Episode:
     """Play one episode of `task` to its end, from its beginning or from where `resumed` left it.
 
     task: as `rewards.prepare` returned it. rewards: what gives the episode its reward; None: the environment's evaluator. outage_s: seconds
     so far in which no inference worker served; those of them that an answer is waited for do not count against the wall-clock limit.
+    progress: is kept up to date.
 
     Raises `dart_envs.errors.DartEnvError` when it could not begin, PolicyUnavailableError when the policy cannot answer (a
     PromptTooLongError when not even the first prompt fits), and EpisodeStopped when the journal says so.
     """
     settings = settings or EpisodeSettings()
-    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings, outage_s)
+    progress = progress or EpisodeProgress()
+    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings, progress, outage_s)
     if resumed is None:
         share_setup = True if item.purpose is Purpose.TRAIN else None
         observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
@@ -192,7 +195,8 @@ async def run_episode(
         asked_s = episode.clock.monotonic()
         asked = await _ask(policy, episode, observation, screen)
         if isinstance(asked, StopReason):
-            return await episode.finish(task, await env.step(_NO_OP, last=True), asked, rewards)
+            ended = await env.step(_NO_OP, last=True)
+            return await episode.finish(task, ended, asked, rewards, _evaluated_s(env))
         prompt, request, completion = asked
         answered_s = episode.clock.monotonic()
         said = completion.text if completion.action_text is None else completion.action_text
@@ -206,20 +210,27 @@ async def run_episode(
         retry = limit is None and episode.may_retry()
         last = True if limit is not None else None
         result, refusal = await _perform(env, parsed, settings.on_parse_error, last=last, retry=retry)
+        evaluate_s = _evaluated_s(env) if result is not None and result.end is not None else 0.0
         episode.record(
             prompt, request, completion, parsed if isinstance(parsed, ParsedAnswer) and refusal is None else None, refusal,
-            model_s=answered_s - asked_s, env_s=episode.clock.monotonic() - answered_s,
+            model_s=answered_s - asked_s, env_s=max(0.0, episode.clock.monotonic() - answered_s - evaluate_s),
         )  # fmt: skip
         if result is not None and result.end is not None:
             if refusal is not None and settings.on_parse_error is OnParseError.FAIL:
                 limit = StopReason.PARSE_ERROR
-            return await episode.finish(task, result, limit, rewards)
+            return await episode.finish(task, result, limit, rewards, evaluate_s)
         if journal is not None:
             directive = await journal.stored(tuple(episode.steps), screen[0], episode.state())
             if directive is not Directive.CONTINUE:
                 raise EpisodeStopped(directive)
         if result is not None:
             observation = result.observation
+
+
+def _evaluated_s(env: EpisodeEnv) -> float:
+    """Seconds of the step that ended the episode in which its desktop was evaluated; 0 for an environment that keeps no times."""
+    timings_s: Mapping[str, float] = getattr(env, "timings_s", {})
+    return timings_s.get("evaluate", 0.0)
 
 
 async def _ask(
@@ -283,9 +294,11 @@ class _EpisodeRecorder:
         builder: PromptBuilder,
         clock: Clock,
         settings: EpisodeSettings,
+        progress: EpisodeProgress,
         pool_outage_s: Callable[[], float],
     ) -> None:
         self.item = item
+        self.progress = progress
         self.builder = builder
         self.clock = clock
         self.settings = settings
@@ -296,7 +309,7 @@ class _EpisodeRecorder:
         self.earlier_images: Mapping[str, RgbImage] = {}
         self.hashes: list[str] = []
         self.messages: tuple[Mapping[str, Any], ...] = ()
-        self.reset_s = 0.0
+        self.reset_s = self.queue_s = 0.0
         self.elapsed_before_s = 0.0
         self.outage_s = 0.0
         self.pool_outage_s = pool_outage_s
@@ -347,11 +360,12 @@ class _EpisodeRecorder:
 
     def begin(self) -> None:
         """The reset is over."""
-        self.reset_s = self.clock.monotonic() - self.began_s
+        self.reset_s = self.progress.reset_s = self.clock.monotonic() - self.began_s
 
     def restore(self, resumed: ResumedEpisode, instruction: str) -> None:
         """Go on after the steps of a saved episode."""
         state, self.earlier_images = resumed.saved.state, resumed.images
+        self.queue_s, self.progress.reset_s = state.queue_s, 0.0
         self.limits.use = LimitUse(state.tokens, state.repeats, state.last_action, state.screens)
         self.started_at_s, self.elapsed_before_s, self.reset_s = state.started_at_s, state.elapsed_s, state.reset_s
         self.outage_s = state.outage_s
@@ -374,6 +388,7 @@ class _EpisodeRecorder:
             elapsed_s=self.elapsed_s,
             reset_s=self.reset_s,
             outage_s=self.outage_s,
+            queue_s=self.queue_s,
             tokens=use.tokens,
             repeats=use.repeats,
             last_action=use.last,
@@ -425,6 +440,10 @@ class _EpisodeRecorder:
         env_s: float,
     ) -> None:
         """Keep one finished step."""
+        done = self.progress
+        done.steps, done.tokens = done.steps + 1, done.tokens + len(completion.token_ids_T)
+        done.model_s, done.env_s = done.model_s + model_s, done.env_s + env_s
+        done.queue_s, self.queue_s = done.queue_s + completion.queue_s, self.queue_s + completion.queue_s
         present, sha256 = prompt.images[-1], request.image_sha256[-1]
         self.hashes.append(sha256)
         self.images[sha256] = present
@@ -451,13 +470,23 @@ class _EpisodeRecorder:
         self.history.add(present, completion.text)
 
     async def finish(
-        self, task: Task, result: StepResult, limit: StopReason | None, rewards: RewardSource | None
+        self,
+        task: Task,
+        result: StepResult,
+        limit: StopReason | None,
+        rewards: RewardSource | None,
+        evaluate_s: float,
     ) -> Episode:
-        """The episode as the environment ended it; `limit`: what made its last step the last one."""
+        """The episode as the environment ended it, and evaluated it in `evaluate_s`; `limit`: what made its last step the last one."""
         item, info = self.item, result.info
         end = result.end or EndReason.MAX_STEPS
         stop = limit if limit is not None and limit.end is end else StopReason(end.value)
-        details: dict[str, Any] = {"instruction": task.instruction, "reset_s": self.reset_s}
+        details: dict[str, Any] = {
+            "instruction": task.instruction,
+            "reset_s": self.reset_s,
+            "queue_s": self.queue_s,
+            "evaluate_s": evaluate_s,
+        }
         reward, cause = None if end.masked else float(result.reward), info.get("cause")
         if "outcome" in info:
             details["outcome"] = info["outcome"]

@@ -1,16 +1,22 @@
-"""What is told of a finished episode: a line for people, and a line of the metrics.
+"""What is told of an episode: a line for people, and a line of the metrics.
 
-Role: `PlayedEpisode` with what the worker knows beside the episode, `format_episode`, `record_episode`. Non-goals: storing trajectories.
+Role: `PlayedItem`, `PlayedEpisode` and `AbandonedEpisode` with what the worker knows beside an episode, `format_episode`, `record_episode`,
+`record_abandoned`. Rule: a rollout that is parked has no line until it ends: that line has all of its steps. Non-goals: storing
+trajectories.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dart_agent.metrics_file import append_metrics
 from dart_agent.rollouts.episode_loop import Episode
+from dart_agent.rollouts.episode_state import EpisodeProgress
+from dart_agent.rollouts.journal import StepJournal
+from dart_agent.types import WorkItem
 from dart_server.wire import Clock
 
 logger = logging.getLogger(__name__)
@@ -29,6 +35,56 @@ class PlayedEpisode:
     episode: Episode
     slot: str
     idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedEpisode:
+    """An episode that was given back: its steps were performed, and nobody trains on them.
+
+    Attributes:
+        item: The rollout.
+        progress: What was done in it.
+        cause: Why it was given back.
+        duration_s: Seconds since this worker began or continued it.
+        slot: Name of the slot.
+        idle_s: Seconds that the slot waited for work before it.
+    """
+
+    item: WorkItem
+    progress: EpisodeProgress
+    cause: str
+    duration_s: float
+    slot: str
+    idle_s: float
+
+
+@dataclass(slots=True)
+class PlayedItem:
+    """A claimed rollout while it is played.
+
+    Attributes:
+        item: The rollout.
+        progress: What is done in it.
+        journal: Stores its steps as they happen; None: they are not stored so.
+        playing: Its episode; None: it has not begun.
+        cause: Why it was given back; None: it was not.
+    """
+
+    item: WorkItem
+    progress: EpisodeProgress = field(default_factory=EpisodeProgress)
+    journal: StepJournal | None = None
+    playing: asyncio.Task[Episode] | None = None
+    cause: str | None = None
+
+    def give_back(self, cause: str) -> None:
+        """It begins anew, or is over: no mark of it stays.
+
+        Args:
+            cause: Why.
+        """
+        self.cause = cause
+        if self.journal is not None:
+            self.journal.forget()
 
 
 def format_episode(episode: Episode) -> str:
@@ -68,8 +124,35 @@ def record_episode(metrics: Path | None, clock: Clock, played: PlayedEpisode) ->
         "duration_s": round(trajectory.duration_s, 4),
         "reset_s": round(float(trajectory.info["reset_s"]), 4),
         "model_s": round(sum(step.model_s for step in steps), 4),
+        "queue_s": round(float(trajectory.info["queue_s"]), 4),
         "env_s": round(sum(step.env_s for step in steps), 4),
+        "evaluate_s": round(float(trajectory.info["evaluate_s"]), 4),
         "idle_s": round(played.idle_s, 4),
         "slot": played.slot,
+    }
+    append_metrics(metrics, line)
+
+
+def record_abandoned(metrics: Path | None, clock: Clock, given_back: AbandonedEpisode) -> None:
+    """Append a line for an episode that was given back."""
+    if metrics is None:
+        return
+    item, progress = given_back.item, given_back.progress
+    reset_s = given_back.duration_s if progress.reset_s is None else progress.reset_s
+    line = {
+        "kind": "abandoned",
+        "time_s": clock.time(),
+        "phase": item.phase,
+        "task": item.task_id,
+        "cause": given_back.cause,
+        "steps": progress.steps,
+        "tokens": progress.tokens,
+        "duration_s": round(given_back.duration_s, 4),
+        "reset_s": round(reset_s, 4),
+        "model_s": round(progress.model_s, 4),
+        "queue_s": round(progress.queue_s, 4),
+        "env_s": round(progress.env_s, 4),
+        "idle_s": round(given_back.idle_s, 4),
+        "slot": given_back.slot,
     }
     append_metrics(metrics, line)

@@ -47,9 +47,9 @@ class EpisodeState(StrictModel):
 
     worker, process: who wrote this, by name and by process. parked: it was left at a turn boundary on purpose. started_at_s: seconds since
     the epoch. elapsed_s: seconds that it has run, without time in which it was parked. outage_s: seconds of these in which it waited for an
-    answer while no inference worker served. tokens, repeats, last_action, screens: what it has used of its limits
-    (`dart_agent.rollouts.limits.LimitUse`). first_turn, first_screen: what its history shows no more. desktop: where its desktop is,
-    None: nowhere.
+    answer while no inference worker served. queue_s: seconds of them in which it waited for requests that no engine computed. tokens,
+    repeats, last_action, screens: what it has used of its limits (`dart_agent.rollouts.limits.LimitUse`). first_turn, first_screen: what
+    its history shows no more. desktop: where its desktop is, None: nowhere.
     """
 
     worker: str
@@ -59,6 +59,7 @@ class EpisodeState(StrictModel):
     elapsed_s: float
     reset_s: float
     outage_s: float = 0.0
+    queue_s: float = 0.0
     tokens: int = 0
     repeats: int = 0
     last_action: str = ""
@@ -66,6 +67,27 @@ class EpisodeState(StrictModel):
     first_turn: int = 0
     first_screen: int = 0
     desktop: KeptDesktop | None = None
+
+
+@dataclass(slots=True)
+class EpisodeProgress:
+    """What an episode has done since this worker began or continued it, for whoever plays it, however it ends.
+
+    Attributes:
+        steps: Steps.
+        tokens: Sampled tokens.
+        reset_s: Seconds in which its desktop was prepared; None: that has not ended.
+        model_s: Seconds of waiting for responses.
+        queue_s: The part of them in which no engine computed the request.
+        env_s: Seconds of performing actions.
+    """
+
+    steps: int = 0
+    tokens: int = 0
+    reset_s: float | None = None
+    model_s: float = 0.0
+    queue_s: float = 0.0
+    env_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

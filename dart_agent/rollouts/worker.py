@@ -42,7 +42,13 @@ from dart_agent.rollouts.episode_loop import (
     no_outage,
     run_episode,
 )
-from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
+from dart_agent.rollouts.episode_report import (
+    AbandonedEpisode,
+    PlayedEpisode,
+    PlayedItem,
+    record_abandoned,
+    record_episode,
+)
 from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
 from dart_agent.rollouts.heartbeat import keep_alive
 from dart_agent.rollouts.journal import ActionMarks, StepJournal, StopSignal
@@ -79,11 +85,12 @@ MAX_REJECTED_IN_A_ROW = 5
 class RolloutWorker:
     """Plays episodes on `desktops` environments until it is cancelled.
 
-    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_solved_step:
-    called with the task's id and each step of an episode that solved its task, after its end. rejected: folder that gets a file for each
-    trajectory that the source refuses. partial: None: an episode that does not end here leaves nothing. family_limits: limits of the
-    episodes of a family, in place of those of `settings`. rewards: what rewards episodes of a purpose. success_at: least
-    reward of a success. outage_s: seconds so far in which no inference worker served, which count against no episode's time limit.
+    make_env: called once per slot. make_policy: called once per episode. on_episode: told about every finished episode. on_abandoned: told
+    about every one that is given back. on_solved_step: called with the task's id and each step of an episode that solved its task, after
+    its end. rejected: folder that gets a file for each trajectory that the source refuses. partial: None: an episode that does not end here
+    leaves nothing. family_limits: limits of the episodes of a family, in place of those of `settings`. rewards: what rewards episodes of a
+    purpose. success_at: least reward of a success. outage_s: seconds so far in which no inference worker served, which count against no
+    episode's time limit.
     """
 
     def __init__(
@@ -100,6 +107,7 @@ class RolloutWorker:
         settings: EpisodeSettings | None = None,
         idle_poll_s: float = 0.2,
         on_episode: Callable[[PlayedEpisode], None] | None = None,
+        on_abandoned: Callable[[AbandonedEpisode], None] | None = None,
         on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
         rejected: Path | None = None,
         partial: PartialRollouts | None = None,
@@ -119,6 +127,7 @@ class RolloutWorker:
         self._settings = replace(settings or EpisodeSettings(), worker=name, process=uuid.uuid4().hex)
         self._idle_poll_s = idle_poll_s
         self._on_episode = on_episode
+        self._on_abandoned = on_abandoned
         self._on_solved_step = on_solved_step
         self._rejected = None if rejected is None else RejectedTrajectories(rejected, self._clock)
         self._rejected_in_a_row = 0
@@ -155,8 +164,16 @@ class RolloutWorker:
                 if item is None:
                     await self._clock.sleep(self._idle_poll_s)
                     continue
-                idle_s = self._clock.monotonic() - idle_since_s
-                episode = await self._play(env, item)
+                began_s = self._clock.monotonic()
+                idle_s = began_s - idle_since_s
+                played = PlayedItem(item)
+                try:
+                    episode = await self._play(env, played)
+                finally:
+                    if played.cause is not None and self._on_abandoned is not None:
+                        duration_s = self._clock.monotonic() - began_s
+                        told = AbandonedEpisode(item, played.progress, played.cause, duration_s, slot, idle_s)
+                        self._on_abandoned(told)
                 if episode is not None and self._on_episode is not None:
                     self._on_episode(PlayedEpisode(episode, slot, idle_s))
                 idle_since_s = self._clock.monotonic()
@@ -164,23 +181,23 @@ class RolloutWorker:
             with contextlib.suppress(DartEnvError):
                 await asyncio.shield(env.aclose())
 
-    async def _play(self, env: WorkerEnv, item: WorkItem) -> Episode | None:
+    async def _play(self, env: WorkerEnv, played: PlayedItem) -> Episode | None:
         """Play one claimed rollout and report it, or leave it to another turn; the episode where it was reported."""
-        journal: StepJournal | None = None
-        playing: asyncio.Task[Episode] | None = None
+        item = played.item
         try:
             task = self._task(item)
             resumed = None
             if self._partial is not None:
-                resumed, journal = await self._partial.begin(env, self._settings, task, item)
-            signal = self._playing[item.assignment] = StopSignal() if journal is None else journal
-            playing = asyncio.create_task(self._episode(env, task, item, resumed, signal), name=item.rollout_id)
+                resumed, played.journal = await self._partial.begin(env, self._settings, task, item)
+            signal = self._playing[item.assignment] = played.journal or StopSignal()
+            playing = asyncio.create_task(self._episode(env, task, played, resumed, signal), name=item.rollout_id)
+            played.playing = playing
             episode = await asyncio.shield(playing)
         except EpisodeStopped as stopped:
-            await self._stopped(item, journal, stopped.directive)
+            await self._stopped(played, stopped.directive)
             return None
         except PromptTooLongError as error:
-            await self._abandon(item, journal, f"configuration: {error}")
+            await self._abandon(played, f"configuration: {error}")
             if not self._prompt_fitted:
                 raise ConfigError(
                     f"not even the first prompt of {item.task_id} fits: {error}; raise inference.max_model_len, or lower "
@@ -188,34 +205,35 @@ class RolloutWorker:
                 ) from error
             return None
         except RequestRejected as error:
-            await self._abandon(item, journal, f"policy: {error}")
+            await self._abandon(played, f"policy: {error}")
             return None
         except PolicyUnavailableError as error:
             logger.warning("%s (%s): %s", item.rollout_id, item.task_id, error)
-            await self._leave(item, journal, f"policy: {error}")
+            await self._leave(played, f"policy: {error}")
             return None
         except DartEnvError as error:
             logger.warning("%s (%s) could not start: %s", item.rollout_id, item.task_id, error)
-            await self._abandon(item, journal, f"{type(error).__name__}: {error}")
+            await self._abandon(played, f"{type(error).__name__}: {error}")
             await self._clock.sleep(FAILED_START_DELAY_S)
             return None
         except StoreRefusedError as error:
-            await self._abandon(item, journal, f"not stored: {error}")
+            await self._abandon(played, f"not stored: {error}")
             self._count_rejection(error)
             return None
         except asyncio.CancelledError:
-            await run_to_its_end(self._stop(item, journal, playing))
+            await run_to_its_end(self._stop(played))
             raise
         except BaseException as error:
-            await self._abandon(item, journal, f"{type(error).__name__}: {error}", ends=True)
+            await self._abandon(played, f"{type(error).__name__}: {error}", ends=True)
             raise
         finally:
             self._playing.pop(item.assignment, None)
         # Shielded: a finished episode is stored even when the worker is stopped just now.
-        return episode if await run_to_its_end(self._report(item, episode, journal)) else None
+        return episode if await run_to_its_end(self._report(played, episode)) else None
 
-    async def _stop(self, item: WorkItem, journal: StepJournal | None, playing: asyncio.Task[Episode] | None) -> None:
+    async def _stop(self, played: PlayedItem) -> None:
         """The worker ends: finish a running action where its step can be stored; then leave the rollout, or report where it has ended."""
+        playing, journal = played.playing, played.journal
         if playing is not None:
             if journal is not None and not journal.at_boundary:
                 journal.stop(Directive.PARK)
@@ -223,13 +241,13 @@ class RolloutWorker:
             playing.cancel()
             (ended,) = await asyncio.gather(playing, return_exceptions=True)
             if isinstance(ended, Episode):
-                await self._report(item, ended, journal)
+                await self._report(played, ended)
                 return
-        await self._leave(item, journal, "the worker is stopping", ends=True)
+        await self._leave(played, "the worker is stopping", ends=True)
 
-    async def _report(self, item: WorkItem, episode: Episode, journal: StepJournal | None) -> bool:
+    async def _report(self, played: PlayedItem, episode: Episode) -> bool:
         """Store a finished episode; where it is refused, keep it aside with its cause and give the rollout back."""
-        trajectory, images = episode.trajectory, episode.images
+        trajectory, images, journal = episode.trajectory, episode.images, played.journal
         try:
             if journal is None or self._partial is None:
                 await self._source.report(trajectory, images)
@@ -241,7 +259,7 @@ class RolloutWorker:
         except StoreRefusedError as error:
             if self._rejected is not None:
                 await asyncio.to_thread(self._rejected.keep, trajectory, str(error))
-            await self._abandon(item, journal, f"the report was refused: {error}")
+            await self._abandon(played, f"the report was refused: {error}")
             self._count_rejection(error)
             return False
         self._rejected_in_a_row = 0
@@ -263,9 +281,10 @@ class RolloutWorker:
         return task.model_copy(update={"max_steps": max_steps}) if max_steps < task.max_steps else task
 
     async def _episode(
-        self, env: WorkerEnv, task: Task, item: WorkItem, resumed: ResumedEpisode | None, journal: EpisodeJournal
+        self, env: WorkerEnv, task: Task, played: PlayedItem, resumed: ResumedEpisode | None, journal: EpisodeJournal
     ) -> Episode:
         seen: list[ObservedStep] = []
+        item = played.item
         limits = self._family_limits.get(family_of(item.task_id), self._settings.limits)
 
         async def keep(step: ObservedStep) -> None:
@@ -286,22 +305,23 @@ class RolloutWorker:
             resumed=resumed,
             rewards=self._rewards(item.purpose),
             outage_s=self._outage_s,
+            progress=played.progress,
         )
         if self._on_solved_step is not None and is_success(episode.trajectory.reward, self._success_at):
             for step in seen:
                 await self._on_solved_step(item.task_id, step)
         return episode
 
-    async def _stopped(self, item: WorkItem, journal: StepJournal | None, directive: Directive) -> None:
+    async def _stopped(self, played: PlayedItem, directive: Directive) -> None:
         """The episode stopped because it was told to."""
         if directive is Directive.CANCEL:
-            await self._abandon(item, journal, "it is not needed any more", uses_attempt=False)
+            await self._abandon(played, "it is not needed any more", uses_attempt=False)
             return
-        await self._leave(item, journal, "it was to be parked")
+        await self._leave(played, "it was to be parked")
 
-    async def _leave(self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False) -> None:
+    async def _leave(self, played: PlayedItem, cause: str, *, ends: bool = False) -> None:
         """Park the rollout where that is possible, otherwise give it back: it is not to blame. `ends`: the worker does not go on."""
-        partial = self._partial
+        item, partial, journal = played.item, self._partial, played.journal
         if partial is not None and journal is not None and journal.can_park:
             try:
                 await wait_for(self._clock, PARK_TIMEOUT_S, journal.park(keep_lease=partial.keep_lease))
@@ -309,18 +329,15 @@ class RolloutWorker:
             except (DartEnvError, StoreError, TimeoutError) as error:
                 cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
                 logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
-        await self._abandon(item, journal, cause, ends=ends, uses_attempt=False)
+        await self._abandon(played, cause, ends=ends, uses_attempt=False)
 
-    async def _abandon(
-        self, item: WorkItem, journal: StepJournal | None, cause: str, *, ends: bool = False, uses_attempt: bool = True
-    ) -> None:
+    async def _abandon(self, played: PlayedItem, cause: str, *, ends: bool = False, uses_attempt: bool = True) -> None:
         """Give the rollout back; it begins anew, because its desktop is used for others from now on.
 
         A worker that goes on must not keep it: its heartbeats would extend the assignment for ever. To one that ends nothing is raised.
         """
-        if journal is not None:
-            journal.forget()
-        giving_back = self._source.abandon(item, cause, uses_attempt=uses_attempt)
+        played.give_back(cause)
+        giving_back = self._source.abandon(played.item, cause, uses_attempt=uses_attempt)
         if not ends:
             await giving_back
             return
@@ -412,6 +429,7 @@ async def play_rollouts(
         settings=config.episode_settings,
         idle_poll_s=config.idle_poll_s,
         on_episode=functools.partial(record_episode, config.metrics, clock),
+        on_abandoned=functools.partial(record_abandoned, config.metrics, clock),
         on_solved_step=None if screens is None else screens.write,
         rejected=config.local_folder / "rejected",
         partial=partial,

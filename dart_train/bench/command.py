@@ -32,7 +32,7 @@ from dart_train.bench.engine_rate import measure_engine
 from dart_train.bench.scratch import scratch_folder
 from dart_train.bench.train_step import TrainFigures, TrainJob
 from dart_train.config import Recipe, RecipeError
-from dart_train.plan.forecast import Assumptions
+from dart_train.plan.latencies import Assumptions
 from dart_train.plan.policy_size import ANSWER_TOKENS, PolicySize, read_policy_size
 from dart_train.run import components, training_components
 from dart_train.run.paths import RunPaths

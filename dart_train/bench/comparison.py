@@ -12,7 +12,7 @@ from statistics import median
 from dart_train.bench.engine_rate import EngineFigures
 from dart_train.bench.train_step import TrainFigures
 from dart_train.config import Recipe
-from dart_train.plan.forecast import Assumptions, train_tokens_per_s, version_bytes
+from dart_train.plan.latencies import Assumptions, train_tokens_per_s, version_bytes
 from dart_train.plan.memory import GIB, trainer_memory
 from dart_train.plan.policy_size import PolicySize
 from dart_train.simulation.models import SystemModels

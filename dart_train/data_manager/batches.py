@@ -436,7 +436,13 @@ class BatchBuilder:
             of_member = list(of_rollout)
             source: Source = "pool" if of_member[0].source == POOL else "fresh"
             group.members.append(
-                BatchMember(rollout_id=rollout_id, reward=found.reward, steps=found.n_steps, source=source)
+                BatchMember(
+                    rollout_id=rollout_id,
+                    reward=found.reward,
+                    steps=found.n_steps,
+                    source=source,
+                    ended_s=found.stored_s,
+                )
             )
             for member in of_member:
                 if member.reason is not None:

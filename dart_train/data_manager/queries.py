@@ -59,6 +59,7 @@ class RewardedTrajectory:
         n_steps: Number of steps.
         version_min: Oldest policy version that wrote in it; None: not known.
         version_max: Newest one.
+        stored_s: When it was stored, which is when it ended, in seconds since the epoch.
     """
 
     rollout_id: str
@@ -67,6 +68,7 @@ class RewardedTrajectory:
     n_steps: int
     version_min: int | None
     version_max: int | None
+    stored_s: float
 
 
 def read_spans(session: Session, rollout_ids: Collection[str]) -> dict[str, list[StoredSpans]]:
@@ -172,6 +174,7 @@ _REWARDED = select(
     TrajectoryTable.n_steps,
     TrajectoryTable.version_min,
     TrajectoryTable.version_max,
+    TrajectoryTable.stored_s,
 ).where(TrajectoryTable.reward.is_not(None))
 
 

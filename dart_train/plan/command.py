@@ -16,7 +16,8 @@ from rich.table import Table
 
 from dart_train.config import Recipe
 from dart_train.model.device import ComputeDevice, matrix_tflops
-from dart_train.plan.forecast import Assumptions, DiskForecast, TimeForecast, forecast_disk, forecast_time
+from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
+from dart_train.plan.latencies import Assumptions, has_gpus
 from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
 from dart_train.plan.verdict import HostResources, find_problems, memory_of, trainer_room
@@ -64,7 +65,7 @@ def run_plan(
     """
     size = read_policy_size(recipe)
     existing = next(folder for folder in (runs_dir, *runs_dir.resolve().parents) if folder.exists())
-    if gpu_gib is None and _has_gpus(recipe):
+    if gpu_gib is None and has_gpus(recipe):
         gpu_gib = Assumptions().gpu_gib
     host = HostResources(
         gpu_bytes=None if gpu_gib is None else int(gpu_gib * GIB),
@@ -164,16 +165,6 @@ def _print(
         console.print(f"Does not fit: {problem}.", style="bold red", soft_wrap=True)
     if not problems:
         console.print("Everything fits.", style="bold green")
-
-
-def _has_gpus(recipe: Recipe) -> bool:
-    """Whether the recipe names GPUs, or this host has one."""
-    train = recipe.train
-    if train.device == "cuda" or train.devices is not None or recipe.inference.devices is not None:
-        return True
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _cpu_tflops(recipe: Recipe) -> float:

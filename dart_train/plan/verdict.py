@@ -11,6 +11,7 @@ from typing import Any
 
 from dart_train.config import Recipe
 from dart_train.plan.forecast import DiskForecast
+from dart_train.plan.latencies import trains_on_cpu
 from dart_train.plan.memory import GIB, EngineMemory, trainer_memory
 from dart_train.plan.policy_size import PolicySize
 
@@ -39,7 +40,7 @@ class HostResources:
         Args:
             recipe: The recipe.
         """
-        return self.gpu_bytes is None or recipe.train.device == "cpu"
+        return trains_on_cpu(recipe, gpus=self.gpu_bytes is not None)
 
 
 def trainer_room(recipe: Recipe, host: HostResources) -> int:

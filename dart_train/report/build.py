@@ -29,6 +29,7 @@ from dart_train.report.throughput import (
     throughput_charts,
     training_utilisation,
     update_lines,
+    workers_lines,
 )
 from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
@@ -149,7 +150,7 @@ async def build_report(
         masked=masked_rows(stats),
         failed_batches=failed_batches(metrics),
         throughput=stage_throughput(episodes, updates, STAGES_BY_PHASE),
-        utilisation=training_utilisation(episodes, updates, desktops, TRAIN),
+        utilisation=training_utilisation(episodes, updates, workers_lines(metrics), desktops, TRAIN),
         throughput_charts=throughput_charts(episodes, updates, desktops, TRAIN),
         charts=_charts(metrics),
         examples=examples,

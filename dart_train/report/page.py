@@ -143,6 +143,7 @@ class StageThroughput:
         sampled_tokens_per_s: Tokens sampled by the policy per second; None where not recorded.
         trained_rows_per_min: Steps trained on per minute; None for a stage without training.
         trained_tokens_per_s: Tokens trained on per second; None for a stage without training.
+        lag_s: Mean seconds from the end of a trajectory to the end of the train step that used it; None where not recorded.
     """
 
     stage: str
@@ -152,6 +153,7 @@ class StageThroughput:
     sampled_tokens_per_s: float | None
     trained_rows_per_min: float | None
     trained_tokens_per_s: float | None
+    lag_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ Role: pure functions from metric lines to tables and charts. Rule: a line that l
 writes, is left out; no line at all is an empty result, never an error; every formula is that of `dart_train.utilisation`. Non-goals:
 reading files (`dart_train.report.build`), drawing (`dart_train.report.page`).
 
-Two kinds of lines are read. `episode` (a rollout worker, when an episode ends): `time_s`, `phase`, `duration_s`, `reset_s`, `model_s`,
-`queue_s` (the part of `model_s` in which no engine computed the request; 0 where it is not recorded), `env_s`, `steps`, `tokens`.
-`update` (the trainer, after a train step): `time_s`, `rows_trained`, `tokens`, `step_s`, `publish_s`, `wait_s`. Times are seconds since
-the epoch, durations are seconds.
+Four kinds of lines are read. `episode` (a rollout worker, when an episode ends) and `abandoned` (when one is given back unfinished):
+`time_s`, `phase`, `duration_s`, `reset_s`, `model_s`, `queue_s` (the part of `model_s` in which no engine computed the request), `env_s`,
+`evaluate_s`, `steps`, `tokens`. `update` (the trainer, after a train step): `time_s`, `rows_trained`, `tokens`, `step_s`, `publish_s`,
+`wait_s`, `lag_mean_s`, `lag_p95_s`. `workers` (the inference component, every few seconds): `time_s`, `window_s`, and by worker the
+seconds of the window in which it was `serving`, `updating` and `down`. Times are seconds since the epoch, durations are seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from dart_train.utilisation import (
     Interval,
     SlotActivity,
     TrainerActivity,
+    WorkerActivity,
+    WorkerShares,
     active_intervals,
     overlap_s,
     per_minute,
     slot_shares,
     total_s,
     trainer_shares,
+    worker_shares,
 )
 
 MAX_BINS = 40
@@ -36,7 +40,7 @@ MIN_BIN_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLine:
-    """One finished episode.
+    """One episode that ended, or that was given back.
 
     Attributes:
         phase: Name of the phase that it belongs to.
@@ -47,7 +51,9 @@ class EpisodeLine:
         reset_s: Seconds in which the desktop was prepared.
         model_s: Seconds of waiting for the policy's responses.
         env_s: Seconds of performing actions.
-        queue_s: The part of `model_s` in which no engine computed the request.
+        queue_s: The part of `model_s` in which no engine computed the request; None where the line does not say.
+        evaluate_s: Seconds in which its desktop was evaluated.
+        finished: Whether it ended; False: it was abandoned, and begins anew elsewhere or never.
     """
 
     phase: str
@@ -58,7 +64,9 @@ class EpisodeLine:
     reset_s: float
     model_s: float
     env_s: float
-    queue_s: float = 0.0
+    queue_s: float | None = None
+    evaluate_s: float = 0.0
+    finished: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,7 @@ class UpdateLine:
         step_s: Seconds of computing.
         publish_s: Seconds of saving and publishing.
         wait_s: Seconds of waiting for the batch.
+        lag_s: Mean seconds from the end of a trajectory of the batch to the end of the train step; None where the line does not say.
     """
 
     begin_s: float
@@ -82,21 +91,22 @@ class UpdateLine:
     step_s: float
     publish_s: float
     wait_s: float
+    lag_s: float | None = None
 
 
 def episode_lines(metrics: Iterable[Mapping[str, Any]]) -> list[EpisodeLine]:
-    """Select the finished episodes of a metrics file.
+    """Select the episodes of a metrics file.
 
     Args:
         metrics: Lines of the file.
 
     Returns:
-        One value per usable line of kind `episode`, in order.
+        One value per usable line of kind `episode` or `abandoned`, in order.
     """
     found = []
     for line in metrics:
         end_s, duration_s = _number(line, "time_s"), _number(line, "duration_s")
-        if line.get("kind") != "episode" or end_s is None or duration_s is None:
+        if line.get("kind") not in ("episode", "abandoned") or end_s is None or duration_s is None:
             continue
         found.append(
             EpisodeLine(
@@ -108,7 +118,9 @@ def episode_lines(metrics: Iterable[Mapping[str, Any]]) -> list[EpisodeLine]:
                 reset_s=_number(line, "reset_s") or 0.0,
                 model_s=_number(line, "model_s") or 0.0,
                 env_s=_number(line, "env_s") or 0.0,
-                queue_s=_number(line, "queue_s") or 0.0,
+                queue_s=_number(line, "queue_s"),
+                evaluate_s=_number(line, "evaluate_s") or 0.0,
+                finished=line.get("kind") == "episode",
             )
         )
     return found
@@ -138,9 +150,76 @@ def update_lines(metrics: Iterable[Mapping[str, Any]]) -> list[UpdateLine]:
                 step_s=step_s,
                 publish_s=publish_s,
                 wait_s=wait_s,
+                lag_s=_number(line, "lag_mean_s"),
             )
         )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersLine:
+    """What the inference workers did in a few seconds.
+
+    Attributes:
+        begin_s: Begin of the window, in seconds since the epoch.
+        end_s: Its end.
+        workers: Number of workers.
+        seconds: Seconds by `WorkerActivity`, summed over the workers; what is missing they were idle.
+    """
+
+    begin_s: float
+    end_s: float
+    workers: int
+    seconds: Mapping[str, float]
+
+
+def workers_lines(metrics: Iterable[Mapping[str, Any]]) -> list[WorkersLine]:
+    """Select what the inference workers did.
+
+    Args:
+        metrics: Lines of a metrics file.
+
+    Returns:
+        One value per usable line of kind `workers`, in order.
+    """
+    found = []
+    for line in metrics:
+        end_s, window_s, workers = _number(line, "time_s"), _number(line, "window_s"), line.get("workers")
+        if line.get("kind") != "workers" or end_s is None or not window_s or not isinstance(workers, Mapping):
+            continue
+        each = [seconds for seconds in workers.values() if isinstance(seconds, Mapping)]
+        found.append(
+            WorkersLine(
+                begin_s=end_s - window_s,
+                end_s=end_s,
+                workers=len(each),
+                seconds={
+                    state: sum(_number(seconds, state) or 0.0 for seconds in each)
+                    for state in (WorkerActivity.SERVING, WorkerActivity.UPDATING, WorkerActivity.DOWN)
+                },
+            )
+        )
+    return found
+
+
+def recorded_worker_shares(activity: Sequence[WorkersLine], windows: Sequence[Interval]) -> WorkerShares | None:
+    """Compute the shares of the inference workers' time inside the windows.
+
+    Args:
+        activity: What the workers did.
+        windows: Disjoint windows.
+
+    Returns:
+        The shares; None where nothing is recorded inside the windows.
+    """
+    total_worker_s, seconds = 0.0, dict.fromkeys(WorkerActivity, 0.0)
+    for each in activity:
+        inside_s = overlap_s((each.begin_s, each.end_s), windows)
+        total_worker_s += inside_s * each.workers
+        for state, spent_s in each.seconds.items():
+            seconds[WorkerActivity(state)] += spent_s * inside_s / (each.end_s - each.begin_s)
+    # Each number of a line is rounded, so that their sum may exceed the window by a trace.
+    return worker_shares(seconds, 1, max(total_worker_s, sum(seconds.values()))) if total_worker_s > 0 else None
 
 
 def stage_throughput(
@@ -172,24 +251,68 @@ def stage_throughput(
             StageThroughput(
                 stage=stage,
                 minutes=seconds / 60,
-                episodes_per_min=per_minute(len(members), seconds),
+                episodes_per_min=per_minute(sum(each.finished for each in members), seconds),
                 actions_per_min=per_minute(sum(each.actions for each in members), seconds),
                 sampled_tokens_per_s=sum(tokens) / seconds if len(tokens) == len(members) and any(tokens) else None,
                 trained_rows_per_min=per_minute(sum(each.rows for each in trained), seconds) if trained else None,
                 trained_tokens_per_s=sum(each.tokens for each in trained) / seconds if trained else None,
+                lag_s=mean_lag(trained),
             )
         )
     return rows
 
 
-def training_utilisation(
-    episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine], desktops: int, phase: str
-) -> list[Utilisation]:
-    """What desktops, rollout worker and trainer did while the policy was trained.
+def slot_seconds(episodes: Sequence[EpisodeLine], windows: Sequence[Interval]) -> dict[str, float]:
+    """Sum what slots did inside the windows, by `SlotActivity`; what is missing they were idle.
+
+    An episode that is only partly inside the windows counts in the same proportion with each of its parts.
 
     Args:
-        episodes: Finished episodes of the run.
+        episodes: Episodes.
+        windows: Disjoint windows.
+
+    Returns:
+        Seconds by state.
+    """
+    spent_s: dict[str, float] = dict.fromkeys(
+        (SlotActivity.RESETTING, SlotActivity.EXECUTING, SlotActivity.RUNNING, SlotActivity.QUEUED), 0.0
+    )
+    for each, weight in zip(episodes, inside_fractions(episodes, windows), strict=True):
+        queued_s = min(each.queue_s or 0.0, each.model_s)
+        spent_s[SlotActivity.RESETTING] += weight * (each.reset_s + each.evaluate_s)
+        spent_s[SlotActivity.EXECUTING] += weight * each.env_s
+        spent_s[SlotActivity.RUNNING] += weight * (each.model_s - queued_s)
+        spent_s[SlotActivity.QUEUED] += weight * queued_s
+    return spent_s
+
+
+def inside_fractions(episodes: Sequence[EpisodeLine], windows: Sequence[Interval]) -> list[float]:
+    """Compute how much of each episode lies inside the windows.
+
+    Args:
+        episodes: Episodes.
+        windows: Disjoint windows.
+
+    Returns:
+        A fraction of each one's time, in order.
+    """
+    spans = [(each.begin_s, each.end_s) for each in episodes]
+    return [overlap_s(span, windows) / (span[1] - span[0]) if span[1] > span[0] else 0.0 for span in spans]
+
+
+def training_utilisation(
+    episodes: Sequence[EpisodeLine],
+    updates: Sequence[UpdateLine],
+    activity: Sequence[WorkersLine],
+    desktops: int,
+    phase: str,
+) -> list[Utilisation]:
+    """What desktops, inference workers and trainer did while the policy was trained.
+
+    Args:
+        episodes: Episodes of the run.
         updates: Train steps of the run.
+        activity: What its inference workers did.
         desktops: Number of desktops that the recipe asks for.
         phase: Name of the training phase.
 
@@ -202,11 +325,6 @@ def training_utilisation(
         return []
     trained = [each for each in episodes if each.phase == phase]
     inside = [overlap_s((each.begin_s, each.end_s), windows) for each in trained]
-    # An episode that is only partly inside the windows counts in the same proportion with each of its parts.
-    weights = [
-        part / (each.end_s - each.begin_s) if each.end_s > each.begin_s else 0.0
-        for each, part in zip(trained, inside, strict=True)
-    ]
     trainer = trainer_shares(
         {
             TrainerActivity.TRAINING: sum(each.step_s for each in updates),
@@ -231,15 +349,12 @@ def training_utilisation(
             "Percentage of the wall-clock time of training in which the trainer waited for a batch.",
         ),
     ]
+    shares = recorded_worker_shares(activity, windows)
+    if shares is not None:
+        rows = [*_worker_rows(shares), *rows]
     if not trained:
         return rows
-    pairs = list(zip(trained, weights, strict=True))
-    spent_s: dict[str, float] = {
-        SlotActivity.RESETTING: sum(each.reset_s * weight for each, weight in pairs),
-        SlotActivity.EXECUTING: sum(each.env_s * weight for each, weight in pairs),
-        SlotActivity.RUNNING: sum(max(0.0, each.model_s - each.queue_s) * weight for each, weight in pairs),
-        SlotActivity.QUEUED: sum(min(each.queue_s, each.model_s) * weight for each, weight in pairs),
-    }
+    spent_s = slot_seconds(trained, windows)
     # A run that was continued with fewer desktops had more of them before.
     slots = max(desktops, sum(inside) / seconds, sum(spent_s.values()) / seconds)
     slot = slot_shares(spent_s, slots, seconds)
@@ -255,7 +370,11 @@ def training_utilisation(
             100 * slot.utilisation,
             "Environment utilisation: executing actions plus waiting for a request that an engine computes.",
         ),
-        Utilisation("environments: resetting", 100 * slot.resetting, f"{of_slots} an episode prepared its desktop."),
+        Utilisation(
+            "environments: resetting",
+            100 * slot.resetting,
+            f"{of_slots} an episode prepared its desktop, or its desktop was evaluated.",
+        ),
         Utilisation(
             "environments: executing",
             100 * slot.executing,
@@ -274,6 +393,34 @@ def training_utilisation(
         Utilisation("environments: idle", 100 * slot.idle, f"{of_slots} none of these was recorded."),
         *rows,
     ]
+
+
+def _worker_rows(shares: WorkerShares) -> list[Utilisation]:
+    of_workers = "Percentage of the time of all inference workers during training in which a worker"
+    return [
+        Utilisation("inference workers: serving", 100 * shares.serving, f"{of_workers} computed at least one request."),
+        Utilisation(
+            "inference workers: new weights",
+            100 * shares.updating,
+            f"{of_workers} took new weights, or stood still until others had.",
+        ),
+        Utilisation("inference workers: idle", 100 * shares.idle, f"{of_workers} had no request."),
+        Utilisation("inference workers: down", 100 * shares.down, f"{of_workers} had failed and did not answer yet."),
+    ]
+
+
+def mean_lag(updates: Sequence[UpdateLine]) -> float | None:
+    """Compute the mean lag of the trajectories of train steps.
+
+    Args:
+        updates: Train steps.
+
+    Returns:
+        Seconds from the end of a trajectory to the end of the train step that used it: the mean over train steps of their means. None
+        where none is recorded.
+    """
+    lags = [each.lag_s for each in updates if each.lag_s is not None]
+    return sum(lags) / len(lags) if lags else None
 
 
 def throughput_charts(
@@ -313,7 +460,7 @@ def throughput_charts(
     spans = [(each.begin_s, each.end_s) for each in episodes]
     updated = [(each.begin_s, each.end_s) for each in updates]
     work = [
-        Curve("episodes", minutes, rate([(span, 1.0) for span in spans])),
+        Curve("episodes", minutes, rate([(s, float(e.finished)) for s, e in zip(spans, episodes, strict=True)])),
         Curve("actions", minutes, rate([(span, each.actions) for span, each in zip(spans, episodes, strict=True)])),
     ]
     tokens = []

@@ -14,8 +14,21 @@ from typing import Literal
 
 from rich.console import Console
 
-from dart_train.config import Recipe
+from dart_agent.errors import StoreError
+from dart_train.config import Recipe, RecipeError
+from dart_train.data_manager.catalog import SuiteCatalog
+from dart_train.plan.latencies import (
+    CPU_TFLOPS_PER_THREAD,
+    Assumptions,
+    has_gpus,
+    recipe_models,
+    trains_on_cpu,
+)
+from dart_train.plan.memory import GIB, engine_memory
+from dart_train.plan.policy_size import read_policy_size
 from dart_train.run.components import batch_settings, scheduling_settings
+from dart_train.run.phases import training
+from dart_train.run.preflight import available_memory_bytes
 from dart_train.scheduling.settings import SchedulerSettings, SchedulingMode
 from dart_train.simulation.components.activity import ComponentsOutcome, simulated_figures
 from dart_train.simulation.fitting import fit_models
@@ -27,6 +40,8 @@ from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.tables import print_components, print_outcome
 
 DESKTOPS_PER_ROLLOUT_WORKER = 250
+TASKS_PER_FAMILY = 50
+"""Assumed tasks of a suite that is not on this host."""
 MAX_COMPONENT_DESKTOPS = 256
 """What one rollout worker of production holds."""
 
@@ -45,7 +60,7 @@ class SimulateOptions:
         hours: Simulated hours.
         seed: Seed; None: the recipe's.
         mode: Scheduling mode; None: the recipe's.
-        models: File of latency models; None: the defaults.
+        models: File of latency models; None, and what it does not name: the sizes of the recipe, and the defaults.
         fit: Folders of recorded runs.
         save_models: Where the models are written.
         json_file: Where the figures are written.
@@ -94,7 +109,8 @@ def run_simulation(recipe: Recipe, options: SimulateOptions, console: Console | 
     if options.gantt is not None and options.gantt.suffix != ".svg":
         raise SimulateError(f"the chart {options.gantt} must be an .svg file")
     try:
-        models = load_models(options.models) if options.models is not None else SystemModels()
+        start = _start_models(recipe, options)
+        models = load_models(options.models, start) if options.models is not None else start
         if options.fit:
             models = fit_models(options.fit, models)
         if options.save_models is not None:
@@ -154,6 +170,36 @@ def _run_components(recipe: Recipe, scenario: Scenario, hours: float) -> Compone
     )
 
 
+def models_of(recipe: Recipe) -> SystemModels:
+    """Put the sizes of a recipe in the place of defaults, on the hardware that it names.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The models.
+
+    Raises:
+        SimulateError: The size of the policy cannot be read, or an inference worker has no room for a request.
+    """
+    gpus = has_gpus(recipe)
+    on_cpu = trains_on_cpu(recipe, gpus=gpus)
+    tflops = CPU_TFLOPS_PER_THREAD * recipe.train.threads if on_cpu else Assumptions().tflops
+    assumed = Assumptions(gpu_gib=Assumptions().gpu_gib if gpus else None, tflops=tflops)
+    try:
+        size = read_policy_size(recipe)
+    except RecipeError as error:
+        raise SimulateError(str(error)) from None
+    room = available_memory_bytes() if assumed.gpu_gib is None else int(assumed.gpu_gib * GIB)
+    engine = engine_memory(recipe, size, room, on_cpu=not gpus)
+    if not engine.kv_tokens:
+        raise SimulateError(
+            f"an inference worker has {engine.share / GIB:.0f} GiB, and the weights of the policy leave no room in it: raise "
+            "inference.tensor_parallel or inference.gpu_memory_fraction (`dart-train plan` shows what fits)"
+        )
+    return recipe_models(recipe, size, engine, assumed)
+
+
 def scenario_of(
     recipe: Recipe,
     models: SystemModels,
@@ -191,12 +237,13 @@ def scenario_of(
         workers=workers or recipe.inference.workers,
         rollout_workers=-(-count // DESKTOPS_PER_ROLLOUT_WORKER),
         families=families,
-        tasks=50 * families,
+        tasks=_training_tasks(recipe),
         rollouts_per_task=recipe.rollout.group_size,
         max_steps=recipe.tasks.max_steps,
         hours=hours,
         warm_up_hours=hours / 2,
         seed=chosen,
+        max_updating=recipe.inference.max_updating,
         scheduler=SchedulerSettings(
             seed=chosen,
             scheduling=scheduling,
@@ -206,6 +253,26 @@ def scenario_of(
         models=models,
     )
     return replace(base, gantt_s=gantt_s)
+
+
+def _start_models(recipe: Recipe, options: SimulateOptions) -> SystemModels:
+    """The recipe's own sizes; they are not needed where a file says what is simulated."""
+    try:
+        return models_of(recipe)
+    except SimulateError:
+        if options.models is None:
+            raise
+        return SystemModels()
+
+
+def _training_tasks(recipe: Recipe) -> int:
+    """How many tasks training draws from; assumed where the suite is not on this host."""
+    selected = training(recipe).select
+    assert selected is not None, "training selects its tasks"
+    try:
+        return len(SuiteCatalog(recipe.tasks.task_folder).select(selected))
+    except StoreError:
+        return TASKS_PER_FAMILY * len(recipe.tasks.families)
 
 
 def _mode(name: str | None) -> SchedulingMode | None:

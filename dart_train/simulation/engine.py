@@ -35,11 +35,14 @@ class SimulatedRequest:
         running: Whether an engine computes it.
         engine: The engine that has it.
         owner: Who made it.
-        attempt: How often it was sent.
+        attempt: How often it was sent again.
+        sent_s: When it was first sent.
+        began_s: When it first began to be computed, where whoever sent it keeps that.
     """
 
     __slots__ = (
         "attempt",
+        "began_s",
         "cancelled",
         "cold_images",
         "end_service",
@@ -52,6 +55,7 @@ class SimulatedRequest:
         "response_tokens",
         "reusable_tokens",
         "running",
+        "sent_s",
         "versions",
     )
 
@@ -79,6 +83,7 @@ class SimulatedRequest:
         self.engine: SimulatedEngine | None = None
         self.end_service = 0.0
         self.attempt = 0
+        self.sent_s = self.began_s = 0.0
 
 
 class SimulatedEngine:

@@ -9,9 +9,15 @@ An episode line gives reset_s, model_s and env_s as sums over its steps. A respo
     request_s + k (step_s + step_s_per_request n),   n = requests per worker at that time,
 
 where n is estimated by the share of time in which the episodes that overlap with this one wait for responses. The three coefficients are a
-least-squares fit without negative values; prefill and screenshots are part of request_s then. A train step takes update_s + tokens /
-tokens_per_s. The first episode of a task prepares it and starts from a copy; those that begin after that only copy; those in between
-waited, and say nothing. Lines of kind `weights` say how long workers read and swap.
+least-squares fit without negative values; prefill and screenshots are part of request_s then. Where all responses have nearly the same
+length, request_s and step_s cannot be told apart: then all of it belongs to the decoding steps, which requests share as the formula says,
+and not to request_s, for which requests of the simulated engine queue.
+
+Episodes of the start-up, before the first train step has ended, say nothing about the rest: they wait for workers that start. The mean of
+an action is over all steps and not over episodes: the last step of an episode often executes nothing, and that is more of a short one. A
+number of steps is a duration that was rounded up, so half a step is taken off before the distribution is fitted. A train step takes
+update_s + tokens / tokens_per_s. The first episode of a task prepares it and starts from a copy; those that begin after that only copy;
+those in between waited, and say nothing. Lines of kind `weights` say how long workers read and swap.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median, pstdev
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
@@ -34,6 +40,8 @@ from dart_train.simulation.models import Latency, ModelFileError, SystemModels
 
 MIN_EPISODES = 20
 MIN_UPDATES = 3
+MIN_LENGTH_SPREAD = 0.1
+"""Standard deviation over mean of the lengths of responses, below which they count as equal."""
 IMMEASURABLE = 1e9
 """Tokens per second of what is part of another fitted value."""
 
@@ -61,7 +69,12 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
     paused_s: list[float] = []
     for run in runs:
         lines = _lines(run)
-        found = [each for each in episode_lines(lines) if each.actions > 0 and each.phase.startswith("train")]
+        found = [
+            each
+            for each in episode_lines(lines)
+            if each.finished and each.actions > 0 and each.phase.startswith("train")
+        ]
+        found = _after_start_up(found, update_lines(lines))
         workers = int(_recipe_value(run, "inference", "workers") or 1)
         waiting += _waiting(found, workers)
         episodes += found
@@ -82,6 +95,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
         )
     success = fmean(solved) if solved else 0.5
     steps = [each.actions for each in episodes]
+    log_lengths = [math.log(each - 0.5) for each in steps]
     lengths = [(each.tokens or 0.0) / each.actions for each in episodes]
     tokens = fmean(lengths)
     fork_s = fmean(copied_s) if copied_s else 0.0
@@ -89,14 +103,16 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
         update={
             "reset_s": _latency([each - fork_s for each in prepared_s] if copied_s else prepared_s),
             "fork_s": _latency(copied_s),
-            "step_s": _latency([each.env_s / each.actions for each in episodes], spread=math.sqrt(fmean(steps))),
-            "evaluate_s": Latency(mean_s=0.0),
+            "step_s": _latency(
+                [each.env_s / each.actions for each in episodes], spread=math.sqrt(fmean(steps))
+            ).model_copy(update={"mean_s": sum(each.env_s for each in episodes) / sum(steps)}),
+            "evaluate_s": _latency(each.evaluate_s for each in episodes),
         }
     )
     episode = start.episode.model_copy(
         update={
-            "median_steps": float(median(steps)),
-            "sigma": min(3.0, pstdev([math.log(each) for each in steps])),
+            "median_steps": math.exp(fmean(log_lengths)),
+            "sigma": min(3.0, pstdev(log_lengths)),
             "success_alpha": max(0.05, 2 * success),
             "success_beta": max(0.05, 2 * (1 - success)),
             "response_tokens": max(1.0, tokens),
@@ -107,9 +123,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
             "history_images": 0,
         }
     )
-    request_s, step_s, per_request_s = _nonnegative_fit(
-        [(1.0, count, count * load) for count, load, _ in waiting], [spent_s for _, _, spent_s in waiting]
-    )
+    request_s, step_s, per_request_s = _fit_responses(waiting)
     engine = start.engine.model_copy(
         update={
             "prefill_tokens_per_s": IMMEASURABLE,
@@ -136,6 +150,26 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
     return start.model_copy(
         update={"desktop": desktop, "episode": episode, "engine": engine, "trainer": trainer, "publish": publish}
     )
+
+
+def _after_start_up(episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine]) -> list[EpisodeLine]:
+    """The episodes that began after the first train step; all where too few did."""
+    later = [each for each in episodes if updates and each.begin_s >= updates[0].end_s]
+    return later if len(later) >= MIN_EPISODES else list(episodes)
+
+
+def _fit_responses(waiting: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """request_s, step_s and step_s_per_request."""
+    counts, seconds = [count for count, _, _ in waiting], [spent_s for _, _, spent_s in waiting]
+    if not counts:
+        return 0.0, 0.0, 0.0
+    if pstdev(counts) < MIN_LENGTH_SPREAD * fmean(counts):
+        step_s, per_request_s = _nonnegative_fit([(count, count * load) for count, load, _ in waiting], seconds)
+        return 0.0, step_s, per_request_s
+    request_s, step_s, per_request_s = _nonnegative_fit(
+        [(1.0, count, count * load) for count, load, _ in waiting], seconds
+    )
+    return request_s, step_s, per_request_s
 
 
 def _lines(run: Path) -> list[dict[str, Any]]:
@@ -168,13 +202,14 @@ def _resets(lines: Iterable[Mapping[str, Any]]) -> list[tuple[float, list[float]
     by_task: dict[str, list[EpisodeLine]] = {}
     for line in lines:
         if str(line.get("phase")).startswith("train"):
-            by_task.setdefault(str(line.get("task")), []).extend(episode_lines([line]))
-    found = []
+            found = [each for each in episode_lines([line]) if each.finished]
+            by_task.setdefault(str(line.get("task")), []).extend(found)
+    resets = []
     for episodes in filter(None, by_task.values()):
         first, *later = sorted(episodes, key=lambda each: each.begin_s)
         ready_s = first.begin_s + first.reset_s
-        found.append((first.reset_s, [each.reset_s for each in later if each.begin_s >= ready_s]))
-    return found
+        resets.append((first.reset_s, [each.reset_s for each in later if each.begin_s >= ready_s]))
+    return resets
 
 
 def _is_reward(line: Mapping[str, Any]) -> bool:

@@ -53,7 +53,9 @@ class DesktopModel(StrictModel):
 
     Attributes:
         reset_s: A desktop without a snapshot of its task: start, setup, fixed waits.
-        forks: Whether the other members of a group start from the snapshot of the first one's prepared desktop.
+        forks: Whether a task is prepared once, and every other rollout of it, of its group and of later ones, starts from that snapshot.
+        prepared_tasks: Snapshots of prepared tasks without an open group that the farm keeps; the one that was used least recently makes
+            room. The default is the farm's quota of 4 GiB at 50 MB each.
         fork_s: A desktop from a snapshot: of a fork, and of a parked rollout that is continued.
         step_s: Performing an action, settling and the screenshot; fixed pauses included.
         evaluate_s: The evaluator, once per episode.
@@ -62,6 +64,7 @@ class DesktopModel(StrictModel):
 
     reset_s: Latency = Latency(mean_s=2.5, sigma=0.3)
     forks: bool = True
+    prepared_tasks: int = Field(default=80, ge=0)
     fork_s: Latency = Latency(mean_s=0.4, sigma=0.4)
     step_s: Latency = Latency(mean_s=1.0, sigma=0.5)
     evaluate_s: Latency = Latency(mean_s=0.5, sigma=0.5)
@@ -196,14 +199,14 @@ class PriceModel(StrictModel):
     Attributes:
         gpu_hour: One GPU for an hour.
         desktop_hour: One desktop for an hour. The default is 0.23 dollars a day (OSGym, secondary source).
-        gpus_per_worker: GPUs of one inference worker.
-        trainer_gpus: GPUs of the trainer.
+        gpus_per_worker: GPUs of one inference worker; 0: it runs on a CPU.
+        trainer_gpus: GPUs of the trainer; 0: it runs on a CPU.
     """
 
     gpu_hour: float = Field(default=2.5, ge=0)
     desktop_hour: float = Field(default=0.0096, ge=0)
-    gpus_per_worker: int = Field(default=1, ge=1)
-    trainer_gpus: int = Field(default=8, ge=1)
+    gpus_per_worker: int = Field(default=1, ge=0)
+    trainer_gpus: int = Field(default=8, ge=0)
 
 
 class SystemModels(StrictModel):
@@ -228,11 +231,12 @@ class SystemModels(StrictModel):
     prices: PriceModel = PriceModel()
 
 
-def load_models(path: Path) -> SystemModels:
-    """Read latency models; what a file does not name has its default.
+def load_models(path: Path, start: SystemModels | None = None) -> SystemModels:
+    """Read latency models.
 
     Args:
         path: A file that ends in `.json` or `.toml`.
+        start: Values of what the file does not name; None: the defaults.
 
     Returns:
         The models.
@@ -245,7 +249,7 @@ def load_models(path: Path) -> SystemModels:
     try:
         text = path.read_text(encoding="utf-8")
         data: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        return SystemModels.model_validate(data)
+        return SystemModels.model_validate(data if start is None else _merged(start.model_dump(), data))
     except FileNotFoundError:
         raise ModelFileError(
             f"the models {path} do not exist: give the path of a file that `dart-train simulate --fit RUN --save-models FILE` wrote"
@@ -276,6 +280,15 @@ def save_models(models: SystemModels, path: Path) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ModelFileError(f"the models {path} cannot be written: {error}") from None
+
+
+def _merged(start: dict[str, Any], named: Any) -> Any:
+    """What is named, and the start values of what is not."""
+    if not isinstance(named, dict):
+        return named
+    return start | {
+        key: _merged(start[key], value) if isinstance(start.get(key), dict) else value for key, value in named.items()
+    }
 
 
 def _table(name: str, values: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from dart_train.utilisation import (
     SlotShares,
     TrainerShares,
     WorkerShares,
+    in_use_share,
     per_minute,
     slot_shares,
     summarize,
@@ -34,6 +35,7 @@ class SimulationOutcome:
         slots: Shares of slot time.
         workers: Shares of worker time.
         trainer: Shares of the trainer's time.
+        workers_in_use: Share of worker time in which a request that the worker answered was under way (`in_use_share`).
         worker_load: Computed tokens over those that the workers compute at their largest batch, as seconds of work per second.
         actions_per_min: Performed steps per minute, those of abandoned rollouts included.
         wasted_actions_per_min: Steps of rollouts that were abandoned and start again.
@@ -56,7 +58,10 @@ class SimulationOutcome:
         desktop_faults: Failed desktops.
         finished_twice: Rollouts that ended twice, since the start.
         trained_twice: Groups that were trained on twice, since the start.
-        lost: Rollouts that were opened, have not ended, and that the scheduler does not know.
+        late: Rollouts that ended after their group had closed, and are not trained on, since the start.
+        stuck: Rollouts that were queued or assigned for longer than `Scenario.stuck_after_s` without a change, since the start.
+        lost: Unfinished rollouts that the scheduler does not know, and finished ones that were neither trained on, nor wait for it, nor
+            were dropped with a cause, since the start.
         events: Events of the simulation, since the start.
         intervals: Kept intervals of slots, workers and trainer, for a chart.
     """
@@ -65,6 +70,7 @@ class SimulationOutcome:
     slots: SlotShares
     workers: WorkerShares
     trainer: TrainerShares
+    workers_in_use: float
     worker_load: float
     actions_per_min: float
     wasted_actions_per_min: float
@@ -87,6 +93,8 @@ class SimulationOutcome:
     desktop_faults: int
     finished_twice: int
     trained_twice: int
+    late: int
+    stuck: int
     lost: int
     events: int
     intervals: dict[str, list[tuple[str, str, float, float]]] = field(default_factory=dict, repr=False)
@@ -132,6 +140,7 @@ def _outcome(simulation: Simulation) -> SimulationOutcome:
         slots=slot_shares(record.slots.times.seconds(now_s), scenario.desktops, window_s),
         workers=worker_shares(record.workers.times.seconds(now_s), scenario.workers, window_s),
         trainer=trainer_shares(record.trainer.times.seconds(now_s), window_s),
+        workers_in_use=in_use_share(record.answered.values(), scenario.workers, (record.begin_s, now_s)),
         worker_load=work_s / (now_s * scenario.workers),
         actions_per_min=per_minute(record.actions, window_s),
         wasted_actions_per_min=per_minute(record.wasted_actions, window_s),
@@ -152,9 +161,11 @@ def _outcome(simulation: Simulation) -> SimulationOutcome:
         parked=record.parked,
         masked=record.masked,
         desktop_faults=record.desktop_faults,
-        finished_twice=len(record.finished_twice),
-        trained_twice=len(record.trained_twice),
-        lost=len(record.unfinished - simulation.scheduler.rollouts.keys()),
+        finished_twice=len(record.ledger.ended_twice),
+        trained_twice=len(record.ledger.trained_twice),
+        late=record.ledger.late,
+        stuck=len(record.ledger.stuck()),
+        lost=len(record.ledger.lost(simulation.scheduler.rollouts, simulation.scheduler.groups)),
         events=simulation.heap.processed,
         intervals={
             "desktops": record.slots.intervals,

@@ -1,4 +1,4 @@
-"""Desktops and episodes as objects, and what the simulated trainer and the simulated weight updates need of the system.
+"""Desktops, episodes and prepared tasks as objects, and what the simulated trainer and the simulated weight updates need of the system.
 
 Role: `SimulatedSystem`, the protocol that `system.Simulation` fulfils, so that the parts do not import it. Rule: only what is used.
 Non-goals: an extension point.
@@ -6,6 +6,7 @@ Non-goals: an extension point.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from typing import Protocol
 
 from dart_agent.inference.decisions.routing import Router
@@ -67,12 +68,67 @@ class SimulatedSystem(Protocol):
         ...
 
 
+class PreparedTasks:
+    """Snapshots of prepared tasks: those of open groups, and the latest of the others.
+
+    Args:
+        kept: How many of the others.
+    """
+
+    def __init__(self, kept: int) -> None:
+        self._limit = kept
+        self._groups: dict[str, str] = {}
+        self._open: Counter[str] = Counter()
+        self._snapshots: set[str] = set()
+        self._unused: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, task_id: str) -> bool:
+        return task_id in self._snapshots
+
+    def opened(self, group_id: str, task_id: str) -> None:
+        """A group of a task begins.
+
+        Args:
+            group_id: The group.
+            task_id: Its task.
+        """
+        self._groups[group_id] = task_id
+        self._open[task_id] += 1
+        self._unused.pop(task_id, None)
+
+    def closed(self, group_id: str) -> None:
+        """A group ends, or is dropped after its end.
+
+        Args:
+            group_id: The group.
+        """
+        task_id = self._groups.pop(group_id, None)
+        if task_id is not None:
+            self._open[task_id] -= 1
+            self._make_room(task_id)
+
+    def add(self, task_id: str) -> None:
+        """A task was prepared, and the snapshot of it taken.
+
+        Args:
+            task_id: The task.
+        """
+        self._snapshots.add(task_id)
+        self._make_room(task_id)
+
+    def _make_room(self, task_id: str) -> None:
+        if self._open[task_id] or task_id not in self._snapshots:
+            return
+        self._unused[task_id] = None
+        while len(self._unused) > self._limit:
+            self._snapshots.discard(self._unused.popitem(last=False)[0])
+
+
 class SimulatedEpisode:
     """A rollout as it is played: what it will be, and how far it is.
 
     Args:
         rollout_id: The rollout.
-        group_id: Its group.
         task_id: Its task.
         steps: How many steps it will have.
         succeeds: Whether its reward will be 1.
@@ -84,11 +140,10 @@ class SimulatedEpisode:
         max_version: Newest version so far.
     """
 
-    __slots__ = ("group_id", "max_version", "min_version", "rollout_id", "rows", "step", "steps", "succeeds", "task_id")
+    __slots__ = ("max_version", "min_version", "rollout_id", "rows", "step", "steps", "succeeds", "task_id")
 
-    def __init__(self, rollout_id: str, group_id: str, task_id: str, steps: int, succeeds: bool) -> None:
+    def __init__(self, rollout_id: str, task_id: str, steps: int, succeeds: bool) -> None:
         self.rollout_id = rollout_id
-        self.group_id = group_id
         self.task_id = task_id
         self.steps = steps
         self.succeeds = succeeds

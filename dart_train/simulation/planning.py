@@ -39,6 +39,7 @@ class SplitOption:
     Attributes:
         desktops: Number of desktops.
         workers: Number of inference workers.
+        trainer_gpus: GPUs of the trainer.
         trained_rollouts_per_hour: Trained trajectories per hour.
         usd_per_1000_rollouts: Cost of 1,000 trained trajectories, in US dollars; infinite where none was trained.
         bottleneck: Name of its bottleneck.
@@ -46,6 +47,7 @@ class SplitOption:
 
     desktops: int
     workers: int
+    trainer_gpus: int
     trained_rollouts_per_hour: float
     usd_per_1000_rollouts: float
     bottleneck: str
@@ -123,6 +125,7 @@ def option(scenario: Scenario, outcome: SimulationOutcome) -> SplitOption:
     return SplitOption(
         desktops=scenario.desktops,
         workers=scenario.workers,
+        trainer_gpus=scenario.models.prices.trainer_gpus,
         trained_rollouts_per_hour=outcome.trained_rollouts / (outcome.window_s / 3600),
         usd_per_1000_rollouts=usd_per_1000_rollouts(scenario, outcome),
         bottleneck=bottleneck(outcome).name,
@@ -132,9 +135,10 @@ def option(scenario: Scenario, outcome: SimulationOutcome) -> SplitOption:
 def recommend_split(
     scenario: Scenario, outcome: SimulationOutcome, run: Callable[[Scenario], SimulationOutcome] = simulate
 ) -> tuple[SplitOption, list[SplitOption]]:
-    """Look for a cheaper split of desktops and inference workers, with the same trainer.
+    """Look for a cheaper split of desktops and GPUs.
 
-    Half, the same and double the number of each are simulated.
+    Simulated are half, the same and double the number of desktops and of inference workers with the same trainer, and, where trainer and
+    inference workers have GPUs, other splits of the same number of GPUs between them. The trainer's tokens per second grow with its GPUs.
 
     Args:
         scenario: The system as it is.
@@ -145,12 +149,41 @@ def recommend_split(
         The cheapest split per trained trajectory, and all that were looked at.
     """
     options = []
-    for desktops in sorted({max(1, scenario.desktops // 2), scenario.desktops, scenario.desktops * 2}):
-        for workers in sorted({max(1, scenario.workers // 2), scenario.workers, scenario.workers * 2}):
-            if (desktops, workers) == (scenario.desktops, scenario.workers):
-                options.append(option(scenario, outcome))
-                continue
-            holders = min(desktops, max(1, round(scenario.rollout_workers * desktops / scenario.desktops)))
-            other = replace(scenario, desktops=desktops, workers=workers, rollout_workers=holders, gantt_s=0.0)
-            options.append(option(other, run(other)))
+    for desktops, workers, trainer_gpus in _splits(scenario):
+        other = _split(scenario, desktops, workers, trainer_gpus)
+        options.append(option(scenario, outcome) if other is scenario else option(other, run(other)))
     return min(options, key=lambda each: (each.usd_per_1000_rollouts, each.desktops, each.workers)), options
+
+
+def _splits(scenario: Scenario) -> list[tuple[int, int, int]]:
+    """Desktops, inference workers and GPUs of the trainer of each split."""
+    prices = scenario.models.prices
+    found = {
+        (desktops, workers, prices.trainer_gpus)
+        for desktops in (max(1, scenario.desktops // 2), scenario.desktops, scenario.desktops * 2)
+        for workers in (max(1, scenario.workers // 2), scenario.workers, scenario.workers * 2)
+    }
+    if prices.trainer_gpus and prices.gpus_per_worker:
+        gpus = prices.trainer_gpus + scenario.workers * prices.gpus_per_worker
+        for trainer_gpus in (2**power for power in range(gpus.bit_length())):
+            workers = (gpus - trainer_gpus) // prices.gpus_per_worker
+            if workers > 0 and trainer_gpus + workers * prices.gpus_per_worker == gpus:
+                found.add((scenario.desktops, workers, trainer_gpus))
+    return sorted(found)
+
+
+def _split(scenario: Scenario, desktops: int, workers: int, trainer_gpus: int) -> Scenario:
+    """The system with another split; itself where that is its own."""
+    models = scenario.models
+    if (desktops, workers, trainer_gpus) == (scenario.desktops, scenario.workers, models.prices.trainer_gpus):
+        return scenario
+    if trainer_gpus != models.prices.trainer_gpus:
+        speed = models.trainer.tokens_per_s * trainer_gpus / models.prices.trainer_gpus
+        models = models.model_copy(
+            update={
+                "trainer": models.trainer.model_copy(update={"tokens_per_s": speed}),
+                "prices": models.prices.model_copy(update={"trainer_gpus": trainer_gpus}),
+            }
+        )
+    holders = min(desktops, max(1, round(scenario.rollout_workers * desktops / scenario.desktops)))
+    return replace(scenario, desktops=desktops, workers=workers, rollout_workers=holders, models=models, gantt_s=0.0)

@@ -1,17 +1,17 @@
 """What happened in a simulation: running sums of states, counts, and the checks that nothing was lost or trained twice.
 
 Role: `RunRecorder` is told of everything by the simulated parts. Rule: figures count from `begin` on, the checks from the start;
-formulas are those of `dart_train.utilisation`. Non-goals: figures (`outcome`).
+formulas are those of `dart_train.utilisation`; `RolloutLedger` can fail. Non-goals: figures (`outcome`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from dart_train.scheduling.commands import CloseGroup, OpenGroup
 from dart_train.simulation.event_heap import EventHeap
-from dart_train.utilisation import SlotActivity, StateTimes, TrainerActivity, WorkerActivity
+from dart_train.utilisation import IntervalUnion, SlotActivity, StateTimes, TrainerActivity, WorkerActivity
 
 
 class StateRecorder:
@@ -60,6 +60,126 @@ class StateRecorder:
         self._open[name] = (state, now_s)
 
 
+class RolloutLedger:
+    """Where every rollout is, from its opening until it is trained on, or is dropped with a cause.
+
+    Args:
+        heap: Virtual time.
+        limit_s: So long a rollout may be queued, or be assigned, without a change.
+
+    Attributes:
+        ended_twice: Rollouts that ended although they had ended, or had never been opened.
+        trained_twice: Groups that were trained on again.
+        late: Rollouts that ended after their group had closed, and are not trained on.
+    """
+
+    def __init__(self, heap: EventHeap, limit_s: float) -> None:
+        self._heap = heap
+        self._limit_s = limit_s
+        self._since_s: dict[str, float | None] = {}
+        self._overdue: set[str] = set()
+        self._stored: dict[str, set[str]] = {}
+        self._taken: dict[str, set[str]] = {}
+        self._used: set[str] = set()
+        self._without_cause: set[str] = set()
+        self.ended_twice: list[str] = []
+        self.trained_twice: list[str] = []
+        self.late = 0
+
+    def moved(self, rollout_id: str, *, parked: bool = False) -> None:
+        """A rollout is opened, queued, assigned or parked.
+
+        Args:
+            rollout_id: The rollout.
+            parked: Whether it is parked, which may last as long as it takes until its task comes again.
+        """
+        self._leave(rollout_id)
+        self._since_s[rollout_id] = None if parked else self._heap.now_s
+
+    def ended(self, rollout_id: str) -> None:
+        """A rollout has ended for good.
+
+        Args:
+            rollout_id: The rollout.
+        """
+        self._leave(rollout_id)
+        if rollout_id in self._since_s:
+            del self._since_s[rollout_id]
+        else:
+            self.ended_twice.append(rollout_id)
+
+    def stored(self, rollout_id: str, group_id: str, *, known: bool) -> None:
+        """A trajectory with a reward is stored for its group.
+
+        Args:
+            rollout_id: Its rollout.
+            group_id: Its group.
+            known: Whether the scheduler has the group: it is open, ready, or with the trainer.
+        """
+        if known:
+            self._stored.setdefault(group_id, set()).add(rollout_id)
+        else:
+            self.late += 1
+
+    def taken(self, group_ids: Sequence[str]) -> None:
+        """The trainer begins a train step on groups.
+
+        Args:
+            group_ids: The groups.
+        """
+        self._taken = {group_id: self._stored.get(group_id, set()).copy() for group_id in group_ids}
+
+    def trained(self, group_ids: Sequence[str]) -> None:
+        """A train step on groups is over.
+
+        Args:
+            group_ids: The groups.
+        """
+        for group_id in group_ids:
+            if group_id in self._used:
+                self.trained_twice.append(group_id)
+            self._used.add(group_id)
+            self.late += len(self._stored.pop(group_id, set()) - self._taken.pop(group_id, set()))
+
+    def dropped(self, group_id: str, cause: str | None) -> None:
+        """A group is not trained on.
+
+        Args:
+            group_id: The group.
+            cause: Why.
+        """
+        rollouts = self._stored.pop(group_id, set())
+        if not cause:
+            self._without_cause |= rollouts
+
+    def stuck(self) -> frozenset[str]:
+        """Find the rollouts that are, or were, queued or assigned for longer than the limit without a change."""
+        waiting = [each for each, since_s in self._since_s.items() if self._is_overdue(since_s)]
+        return frozenset(self._overdue.union(waiting))
+
+    def lost(self, rollouts: Container[str], groups: Container[str]) -> frozenset[str]:
+        """Find the rollouts that nobody has any more.
+
+        Args:
+            rollouts: Unfinished rollouts that the scheduler knows.
+            groups: Groups that it knows: open, ready, or with the trainer.
+
+        Returns:
+            Unfinished ones that it does not know, and finished ones that were neither trained on, nor wait for it, nor were dropped with a
+            cause.
+        """
+        unknown = {each for each in self._since_s if each not in rollouts}
+        left = (members for group_id, members in self._stored.items() if group_id not in groups)
+        return frozenset(unknown.union(self._without_cause, *left))
+
+    def _leave(self, rollout_id: str) -> None:
+        if self._is_overdue(self._since_s.get(rollout_id)):
+            self._overdue.add(rollout_id)
+
+    def _is_overdue(self, since_s: float | None) -> bool:
+        return since_s is not None and self._heap.now_s - since_s > self._limit_s
+
+
 class RunRecorder:
     """Everything that the figures of a simulation need.
 
@@ -69,16 +189,28 @@ class RunRecorder:
         workers: Names of the inference workers.
         begin_s: Begin of the window.
         gantt_s: Seconds of the window of which intervals are kept.
+        stuck_after_s: Limit of the ledger.
+
+    Attributes:
+        ledger: Where every rollout is, since the start.
+        answered: When each worker had a request under way that it answered, since the start.
     """
 
     def __init__(
-        self, heap: EventHeap, slots: Sequence[str], workers: Sequence[str], begin_s: float, gantt_s: float
+        self,
+        heap: EventHeap,
+        slots: Sequence[str],
+        workers: Sequence[str],
+        begin_s: float,
+        gantt_s: float,
+        stuck_after_s: float,
     ) -> None:
         self._heap = heap
         chart = (begin_s, begin_s + gantt_s)
         self.slots = StateRecorder(heap, slots, SlotActivity.IDLE, chart)
         self.workers = StateRecorder(heap, workers, WorkerActivity.IDLE, chart)
         self.trainer = StateRecorder(heap, ["trainer"], TrainerActivity.WAITING, chart)
+        self.answered = {name: IntervalUnion() for name in workers}
         self.begin_s = 0.0
         self.actions = self.wasted_actions = self.requests = self.retried = 0
         self.episodes = self.masked = self.parked = 0
@@ -89,11 +221,8 @@ class RunRecorder:
         self.lags_s: list[float] = []
         self.lengths: Counter[int] = Counter()
         self.group_spans_s: list[float] = []
-        self._unfinished: set[str] = set()
+        self.ledger = RolloutLedger(heap, stuck_after_s)
         self._open_groups: dict[str, float] = {}
-        self._used_groups: set[str] = set()
-        self.finished_twice: list[str] = []
-        self.trained_twice: list[str] = []
 
     def begin(self) -> None:
         """The window begins: what was counted so far does not count."""
@@ -110,11 +239,6 @@ class RunRecorder:
         self.lags_s = []
         self.group_spans_s = []
 
-    @property
-    def unfinished(self) -> frozenset[str]:
-        """Rollouts that were opened and have not ended."""
-        return frozenset(self._unfinished)
-
     def opened(self, command: OpenGroup) -> None:
         """Note a new group.
 
@@ -122,7 +246,8 @@ class RunRecorder:
             command: The group.
         """
         self._open_groups[command.group_id] = self._heap.now_s
-        self._unfinished.update(rollout_id for rollout_id, _ in command.rollouts)
+        for rollout_id, _ in command.rollouts:
+            self.ledger.moved(rollout_id)
 
     def closed(self, command: CloseGroup) -> None:
         """Note that a group has closed, or was dropped afterwards.
@@ -134,18 +259,6 @@ class RunRecorder:
         if opened_s is not None:
             self.group_spans_s.append(self._heap.now_s - opened_s)
         self.groups_closed[command.reason or command.state] += 1
-
-    def finished(self, rollout_id: str, state: str) -> None:
-        """Note that a rollout has ended for good.
-
-        Args:
-            rollout_id: The rollout.
-            state: How.
-        """
-        if rollout_id in self._unfinished:
-            self._unfinished.remove(rollout_id)
-        else:
-            self.finished_twice.append(rollout_id)
 
     def ended(self, steps: int, *, masked: bool) -> None:
         """Note a finished episode.
@@ -183,5 +296,3 @@ class RunRecorder:
         self.trained_groups += len(groups)
         self.staleness.update(staleness)
         self.lags_s.extend(lags_s)
-        self.trained_twice.extend(group for group in groups if group in self._used_groups)
-        self._used_groups.update(groups)

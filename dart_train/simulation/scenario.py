@@ -34,6 +34,8 @@ class Scenario:
         retries: Settings of retries.
         max_updating: Most workers that take weights at the same time.
         models: Latencies.
+        stuck_after_s: A rollout that is queued or assigned for longer without a change counts as stuck. Longer than any episode, train step
+            and repair that is simulated.
         gantt_s: How many seconds from the begin of the window the states of slots and workers are recorded for a chart; 0: none.
     """
 
@@ -52,6 +54,7 @@ class Scenario:
     retries: RetrySettings = field(default_factory=RetrySettings)
     max_updating: int = 1
     models: SystemModels = field(default_factory=SystemModels)
+    stuck_after_s: float = 3600.0
     gantt_s: float = 0.0
 
     @property

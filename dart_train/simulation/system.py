@@ -28,7 +28,7 @@ from dart_train.scheduling.state import SchedulerState
 from dart_train.simulation.engine import SimulatedEngine, SimulatedRequest
 from dart_train.simulation.episodes import TaskBook, prompt_of, response_length
 from dart_train.simulation.event_heap import EventHeap
-from dart_train.simulation.parts import SimulatedEpisode, SimulatedSlot
+from dart_train.simulation.parts import PreparedTasks, SimulatedEpisode, SimulatedSlot
 from dart_train.simulation.records import RunRecorder
 from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.training import SimulatedTrainer, StoredRollout
@@ -77,7 +77,7 @@ class Simulation:
         self._parked: dict[str, SimulatedEpisode] = {}
         self._solved: set[str] = set()
         """Tasks that a rollout succeeded in: the experience pool, without its limits."""
-        self._prepared: dict[str, float | None] = {}
+        self._prepared = PreparedTasks(self.models.desktop.prepared_tasks)
         self._waiting_for_snapshot: dict[str, list[tuple[SimulatedSlot, int]]] = {}
         self._unrouted: deque[SimulatedRequest] = deque()
         self.engines = {
@@ -86,7 +86,12 @@ class Simulation:
         }
         begin_s = scenario.warm_up_hours * 3600
         self.record = RunRecorder(
-            self.heap, [slot.name for slot in self._slots], list(self.engines), begin_s, scenario.gantt_s
+            self.heap,
+            [slot.name for slot in self._slots],
+            list(self.engines),
+            begin_s,
+            scenario.gantt_s,
+            scenario.stuck_after_s,
         )
         self.trainer = SimulatedTrainer(self)
         self.updates = SimulatedUpdates(self)
@@ -138,9 +143,9 @@ class Simulation:
                     slot.stop = command.keep
             elif isinstance(command, todo.OpenGroup):
                 self.record.opened(command)
-                self._prepared[command.group_id] = None
+                self._prepared.opened(command.group_id, command.task_id)
             elif isinstance(command, todo.CloseGroup):
-                self._prepared.pop(command.group_id, None)
+                self._prepared.closed(command.group_id)
                 ready = ready or command.state == "ready"
                 self.record.closed(command)
                 if command.state != "ready":
@@ -151,9 +156,11 @@ class Simulation:
             elif isinstance(command, todo.UnassignRollout):
                 if command.state in ("cancelled", "failed"):
                     self._parked.pop(command.rollout_id, None)
-                    self.record.finished(command.rollout_id, command.state)
+                    self.record.ledger.ended(command.rollout_id)
+                else:
+                    self.record.ledger.moved(command.rollout_id, parked=command.state == "parked")
             elif isinstance(command, todo.FinishRollout):
-                self.record.finished(command.rollout_id, command.state)
+                self.record.ledger.ended(command.rollout_id)
             elif isinstance(command, (todo.IssueBatch, todo.RepeatBatch)):
                 self.trainer.take(command.group_ids)
         if ready:
@@ -197,51 +204,48 @@ class Simulation:
         slot = self._asking.pop(command.request_id)
         now_s, desktop = self.heap.now_s, self.models.desktop
         self._running[command.rollout_id] = slot
+        self.record.ledger.moved(command.rollout_id)
         slot.assigned_s, slot.prepare_s, slot.stop = now_s, 0.0, None
         self.record.slots.change(slot.name, SlotActivity.RESETTING)
         token = (slot, slot.generation)
         if command.partial is not None:
             slot.episode = self._parked.pop(command.rollout_id)
-            slot.episode.group_id = command.group_id
             self.heap.after(desktop.fork_s.draw(self._random), self._begin_step, token)
             return
         random = Random(f"{self.scenario.seed}/{command.rollout_id}/{slot.generation}")
         draw = self._book.draw(command.task_id, random, command.max_steps)
-        slot.episode = SimulatedEpisode(
-            command.rollout_id, command.group_id, command.task_id, draw.steps, draw.succeeds
-        )
+        slot.episode = SimulatedEpisode(command.rollout_id, command.task_id, draw.steps, draw.succeeds)
         if not desktop.forks:
             self.heap.after(desktop.reset_s.draw(self._random), self._prepared_alone, token)
             return
-        ready_s = self._prepared.get(command.group_id)
-        if ready_s is not None:
+        task_id = command.task_id
+        if task_id in self._prepared:
             self.heap.after(desktop.fork_s.draw(self._random), self._begin_step, token)
-        elif command.group_id in self._waiting_for_snapshot:
-            self._waiting_for_snapshot[command.group_id].append(token)
+        elif task_id in self._waiting_for_snapshot:
+            self._waiting_for_snapshot[task_id].append(token)
         else:
-            self._waiting_for_snapshot[command.group_id] = []
-            self.heap.after(desktop.reset_s.draw(self._random), self._snapshot_made, (command.group_id, token))
+            self._waiting_for_snapshot[task_id] = []
+            self.heap.after(desktop.reset_s.draw(self._random), self._snapshot_made, (task_id, token))
 
     def _prepared_alone(self, token: tuple[SimulatedSlot, int]) -> None:
         token[0].prepare_s = self.heap.now_s - token[0].assigned_s
         self._begin_step(token)
 
     def _snapshot_made(self, argument: tuple[str, tuple[SimulatedSlot, int]]) -> None:
-        group_id, token = argument
-        waiting = self._waiting_for_snapshot.pop(group_id, [])
+        task_id, token = argument
+        waiting = self._waiting_for_snapshot.pop(task_id, [])
         slot, generation = token
         if slot.generation != generation:
             # The desktop failed while it prepared the task: the next one prepares it.
             while waiting:
                 heir = waiting.pop(0)
                 if heir[0].generation == heir[1]:
-                    self._waiting_for_snapshot[group_id] = waiting
+                    self._waiting_for_snapshot[task_id] = waiting
                     delay_s = self.models.desktop.reset_s.draw(self._random)
-                    self.heap.after(delay_s, self._snapshot_made, (group_id, heir))
+                    self.heap.after(delay_s, self._snapshot_made, (task_id, heir))
                     return
             return
-        if group_id in self._prepared:
-            self._prepared[group_id] = self.heap.now_s
+        self._prepared.add(task_id)
         slot.prepare_s = self.heap.now_s - slot.assigned_s
         # Who made the snapshot starts from a copy of it, too.
         for each in (token, *waiting):
@@ -266,6 +270,7 @@ class Simulation:
             shape.images,
             response_length(model, self._random),
         )
+        request.sent_s = self.heap.now_s
         self.record.slots.change(slot.name, SlotActivity.QUEUED)
         self._send(request)
 
@@ -313,6 +318,7 @@ class Simulation:
 
     def _on_done(self, request: SimulatedRequest, worker: str) -> None:
         self.on_response(worker)
+        self.record.answered[worker].add(request.sent_s, self.heap.now_s)
         slot = request.owner
         assert isinstance(slot, SimulatedSlot)
         episode = slot.episode
@@ -355,8 +361,12 @@ class Simulation:
             return
         now_s = self.heap.now_s
         self._leave(slot, episode)
+        # A group that closes early passes its running members on to another group of their task.
+        known = self.scheduler.rollouts.get(episode.rollout_id)
+        group_id = "" if known is None else known.group.group_id
         self.trainer.store(
-            StoredRollout(episode.rollout_id, episode.group_id, now_s, tuple(episode.rows), episode.steps)
+            StoredRollout(episode.rollout_id, group_id, now_s, tuple(episode.rows), episode.steps),
+            known=group_id in self.scheduler.groups,
         )
         self.record.ended(episode.steps, masked=False)
         if episode.succeeds:

@@ -19,7 +19,10 @@ from dart_train.simulation.scenario import Scenario
 COMPONENT_ROWS = {
     "actions_per_min": "actions per minute",
     "trained_rows_per_min": "trained samples per minute",
-    "env_util": "desktops: executing or waiting for a response",
+    "env_in_use": "desktops: executing or waiting for a response",
+    "env_util": "desktops: utilisation",
+    "resetting": "desktops: resetting",
+    "worker_in_use": "inference workers: with a request under way",
     "worker_util": "inference workers: utilisation",
     "trainer_util": "trainer: utilisation",
 }
@@ -56,7 +59,7 @@ def print_outcome(
         best, options = split
         console.print(_splits(best, options))
         console.print(
-            f"Recommended split: {best.desktops} desktops and {best.workers} inference workers "
+            f"Recommended split: {best.desktops} desktops, {best.workers} inference workers and {best.trainer_gpus} GPUs of the trainer "
             f"({best.usd_per_1000_rollouts:,.2f} USD per 1,000 trained trajectories)"
         )
 
@@ -73,6 +76,8 @@ def print_components(console: Console, outcome: ComponentsOutcome, decisions: Co
     real = outcome.figures
     for name, title in COMPONENT_ROWS.items():
         value, other = getattr(real, name), getattr(decisions, name)
+        if value is None or other is None:
+            continue
         shown = (f"{value:.1%}", f"{other:.1%}") if value <= 1 and other <= 1 else (f"{value:.1f}", f"{other:.1f}")
         table.add_row(title, *shown, f"{other / value - 1:+.1%}" if value else "")
     console.print(table)
@@ -125,15 +130,17 @@ def _splits(best: SplitOption, options: Sequence[SplitOption]) -> Table:
     table = Table(
         "desktops",
         "workers",
+        "trainer GPUs",
         "trained trajectories/h",
         "USD per 1,000",
         "bottleneck",
-        title="Other splits, same trainer",
+        title="Other splits",
     )
     for option in options:
         row = (
             f"{option.desktops:,}",
             str(option.workers),
+            str(option.trainer_gpus),
             f"{option.trained_rollouts_per_hour:,.0f}",
             f"{option.usd_per_1000_rollouts:,.2f}",
             option.bottleneck,

@@ -74,13 +74,16 @@ class SimulatedTrainer:
         self._epoch = 0
         self._row_tokens = row_tokens(simulation.models, simulation.scenario.max_steps)
 
-    def store(self, rollout: StoredRollout) -> None:
+    def store(self, rollout: StoredRollout, *, known: bool) -> None:
         """Keep a trajectory for its group.
 
         Args:
             rollout: The trajectory.
+            known: Whether the scheduler has the group: it is open, ready, or with the trainer.
         """
-        self._stored.setdefault(rollout.group_id, []).append(rollout)
+        self._simulation.record.ledger.stored(rollout.rollout_id, rollout.group_id, known=known)
+        if known:
+            self._stored.setdefault(rollout.group_id, []).append(rollout)
 
     def drop(self, group_id: str, reason: str | None) -> None:
         """Forget the trajectories of a group that cannot train.
@@ -90,6 +93,7 @@ class SimulatedTrainer:
             reason: Why.
         """
         rollouts = self._stored.pop(group_id, [])
+        self._simulation.record.ledger.dropped(group_id, reason)
         if reason == "stale":
             self._simulation.record.withheld_rows += sum(rollout.steps for rollout in rollouts)
 
@@ -136,6 +140,7 @@ class SimulatedTrainer:
             simulation.decide(events.BatchRefused(simulation.heap.now_s, refused))
             self.ask()
             return
+        simulation.record.ledger.taken(group_ids)
         self._batch = group_ids
         self._busy = True
         self._epoch += 1
@@ -201,6 +206,7 @@ class SimulatedTrainer:
         simulation = self._simulation
         self._busy = False
         self._published = False
+        simulation.record.ledger.trained(self._batch)
         for group_id in self._batch:
             self._stored.pop(group_id, None)
         simulation.decide(events.BatchDone(simulation.heap.now_s, self.version))

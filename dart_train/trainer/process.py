@@ -34,6 +34,7 @@ from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.follower import announce, follow
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
+from dart_train.utilisation import summarize
 
 WAIT_FOR_BATCH_S = 20.0
 LAST_ANSWER_S = 5.0
@@ -186,6 +187,7 @@ class TrainerProcess:
         except BatchFailed as failure:
             await self._report_failure(batch, failure)
             return None
+        lag = _lag(batch, self._clock.time())
         if self._digest is not None and self._lineage[-1:] != [self._digest]:
             self._lineage = [*self._lineage, self._digest]
         save_began_s = self._clock.monotonic()
@@ -199,6 +201,7 @@ class TrainerProcess:
             self._config.metrics,
             {"kind": "update", "time_s": self._clock.time(), "version": done.version, "update": self.trainer.updates}
             | done.metrics
+            | lag
             | costs,
         )
         await self._report_batch(state)
@@ -283,6 +286,17 @@ class TrainerProcess:
             announce(self._ranks, "checkpoint")
             self._checkpoints.save(self._unsaved)
             self._unsaved = None
+
+
+def _lag(batch: Batch, now_s: float) -> dict[str, float]:
+    """Seconds from the end of each trajectory to the end of the train step that used it; not of successes that the pool lent."""
+    members = (member for group in batch.groups for member in group.members)
+    summary = summarize(
+        now_s - member.ended_s for member in members if member.ended_s is not None and member.source == "fresh"
+    )
+    if not summary.count:
+        return {}
+    return {"lag_mean_s": summary.mean, "lag_p50_s": summary.p50, "lag_p95_s": summary.p95, "lag_max_s": summary.max}
 
 
 def _quarantined(batch: Batch, failure: BatchFailed) -> dict[str, Any]:

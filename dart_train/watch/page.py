@@ -123,6 +123,8 @@ def _rates(snapshot: RunSnapshot, minutes: str) -> Table:
         table.add_row(f"{stage.stage}: actions per minute", f"{stage.actions_per_min:.1f}")
         if stage.trained_rows_per_min is not None:
             table.add_row(f"{stage.stage}: trained steps per minute", f"{stage.trained_rows_per_min:.1f}")
+        if stage.lag_s is not None:
+            table.add_row(f"{stage.stage}: lag of a trajectory, s", f"{stage.lag_s:.0f}")
     return table
 
 

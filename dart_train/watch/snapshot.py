@@ -18,7 +18,13 @@ from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import ALARM_KIND, alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes
 from dart_train.report.page import StageThroughput, Utilisation
-from dart_train.report.throughput import episode_lines, stage_throughput, training_utilisation, update_lines
+from dart_train.report.throughput import (
+    episode_lines,
+    stage_throughput,
+    training_utilisation,
+    update_lines,
+    workers_lines,
+)
 from dart_train.run.decisions.stages import plan_stages
 from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
@@ -135,7 +141,7 @@ def take_snapshot(
     episodes, updates = episode_lines(recent), update_lines(recent)
     all_updates = [line for line in lines if line.get("kind") == "update"]
     failed = [line for line in lines if line.get("kind") == "failed_batch"]
-    answered_s = sum(max(0.0, each.model_s - each.queue_s) for each in episodes)
+    answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in episodes)
     stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
     counts = None if stats is None else stats.episode_counts
     return RunSnapshot(
@@ -150,7 +156,7 @@ def take_snapshot(
         window_s=window_s,
         idle_s=None if last_s is None else max(0.0, now_s - last_s),
         throughput=tuple(stage_throughput(episodes, updates, STAGES_BY_PHASE)),
-        utilisation=tuple(training_utilisation(episodes, updates, recipe.desktops.count, TRAIN)),
+        utilisation=tuple(training_utilisation(episodes, updates, workers_lines(recent), recipe.desktops.count, TRAIN)),
         requests_per_worker=answered_s / (window_s * recipe.inference.workers) if episodes else None,
         update={
             name: float(value)

@@ -160,7 +160,15 @@ def _completion(output: Any) -> Completion:
         version_spans=spans,
         finish_reason=FinishReason(answer.finish_reason or "abort"),
         cached_prompt_tokens=output.num_cached_tokens or 0,
+        queue_s=_queued_s(output.metrics),
     )
+
+
+def _queued_s(times: Any) -> float:
+    """Seconds in which a request waited for room in the batch; 0 where vLLM does not tell."""
+    if times is None or not times.scheduled_ts or not times.queued_ts:
+        return 0.0
+    return max(0.0, float(times.scheduled_ts - times.queued_ts))
 
 
 def _register_model_class(model: Path) -> None:

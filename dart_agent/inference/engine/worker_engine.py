@@ -20,6 +20,7 @@ from dart_agent.errors import WeightUpdateError, WorkerError
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.engine.activity_clock import ActivityClock
 from dart_agent.inference.pointer_wire import PointAnswer, PointRequest, ServedLogits
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.weights.adapters import check_adapter_matches, is_adapter, read_adapter
@@ -112,6 +113,7 @@ class WorkerEngine:
         self.broken = ""
         self._keep_kv = keep_kv
         self._clock = clock
+        self._activity = ActivityClock(clock)
         self._revision = 0
         self._changed = asyncio.Event()
         self._updating = asyncio.Lock()
@@ -129,16 +131,19 @@ class WorkerEngine:
     async def generate(self, request: PolicyRequest) -> Completion:
         """Sample one response. Raises RequestRejected for a hopeless request, WorkerError for one that another worker can answer."""
         self._check_takes_requests()
-        began = self.weights
-        self.in_flight += 1
+        began, stood_s = self.weights, self._activity.updating_s
+        self._count(1)
         try:
             completion = await self.backend.sample(request, prefix_salt=self._salt(began))
         finally:
-            self.in_flight -= 1
+            self._count(-1)
+        stood_s = self._activity.updating_s - stood_s
         if self.broken:
             raise WorkerError(self.broken)
         if completion.finish_reason is FinishReason.ABORT:
             raise WorkerError(f"the engine stopped request {request.request_id} early", RequestFailure.ABORTED)
+        # A request that came while the worker stood still was in the engine's queue for as long.
+        completion = replace(completion, queue_s=max(completion.queue_s, stood_s))
         return self._mark_kept(completion, began) if self._keep_kv else completion
 
     async def point(self, asked: PointRequest) -> PointAnswer:
@@ -147,7 +152,7 @@ class WorkerEngine:
         Raises RequestRejected for a hopeless request, WorkerError for one that another worker can answer.
         """
         self._check_takes_requests()
-        self.in_flight += 1
+        self._count(1)
         try:
             while True:
                 began = self.weights
@@ -157,7 +162,14 @@ class WorkerEngine:
                 if self.weights == began:
                     return PointAnswer(began.number, targets)
         finally:
-            self.in_flight -= 1
+            self._count(-1)
+
+    def _count(self, requests: int) -> None:
+        self.in_flight += requests
+        self._note_activity()
+
+    def _note_activity(self) -> None:
+        self._activity.change(in_flight=self.in_flight, updating=self.state is WorkerState.UPDATING)
 
     def _check_takes_requests(self) -> None:
         if self.broken:
@@ -271,6 +283,7 @@ class WorkerEngine:
     def drain(self) -> int:
         """Take no new request from now on, for good. Returns how many run."""
         self.state = WorkerState.DRAINING
+        self._note_activity()
         self._bump()
         return self.in_flight
 
@@ -299,6 +312,9 @@ class WorkerEngine:
             revision=self._revision,
             waiting=load.waiting,
             kv_cache_usage=load.kv_cache_usage,
+            up_s=self._activity.up_s,
+            serving_s=self._activity.serving_s,
+            updating_s=self._activity.updating_s,
         )
 
     def close(self) -> None:
@@ -316,6 +332,7 @@ class WorkerEngine:
     def _set_state(self, state: WorkerState) -> None:
         if self.state is not WorkerState.DRAINING:
             self.state = state
+            self._note_activity()
             self._bump()
 
     def _bump(self) -> None:

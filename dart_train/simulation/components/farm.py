@@ -19,7 +19,6 @@ from dart_envs.tasks.model import Evaluator
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Desktop, EndReason, Frame, Outcome, RgbImage
 from dart_server.wire import Clock, DesktopShape, FrameSpec, InputEvent, ResetReply, SettleSpec, SnapshotView
-from dart_train.simulation.components.activity import ActivityLog
 from dart_train.simulation.models import DesktopModel
 
 PREPARE, EVALUATE = "simulated-setup", "simulated-evaluator"
@@ -129,19 +128,17 @@ class SimulatedFarm(FakeFarm):
         model: The latencies.
         clock: The clock that they pass on.
         seed: Seed of the latencies.
-        log: Gets every interval.
 
     Attributes:
         model: The latencies.
         random: Source of randomness.
     """
 
-    def __init__(self, model: DesktopModel, clock: Clock, seed: int, log: ActivityLog) -> None:
+    def __init__(self, model: DesktopModel, clock: Clock, seed: int) -> None:
         super().__init__()
         self.model = model
         self.random = Random(f"{seed}/farm")
         self._clock = clock
-        self._log = log
         self._screens = 0
         self._leases = 0
 
@@ -173,9 +170,7 @@ class SimulatedFarm(FakeFarm):
 
     async def execute(self) -> None:
         """Let the time of an action pass."""
-        began_s = self._clock.time()
         await self._clock.sleep(self.model.step_s.draw(self.random))
-        self._log.executing.append((began_s, self._clock.time()))
 
     async def take(self, seconds: float) -> None:
         """Let time pass in which a desktop is prepared, kept or evaluated.
@@ -183,9 +178,7 @@ class SimulatedFarm(FakeFarm):
         Args:
             seconds: How much.
         """
-        began_s = self._clock.time()
         await self._clock.sleep(seconds)
-        self._log.resetting.append((began_s, self._clock.time()))
 
     def next_screen(self) -> int:
         """Number the next screen."""

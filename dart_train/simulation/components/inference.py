@@ -17,6 +17,7 @@ from dart_agent.inference.client import WeightUpdateTimes
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
+from dart_agent.inference.engine.activity_clock import ActivityClock
 from dart_agent.inference.pointer_wire import PointAnswer, PointRequest
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.wire import WorkerHealth
@@ -95,7 +96,8 @@ class SimulatedInferenceWorker:
         self.models = models
         self.clock = clock
         self.heap = ClockHeap(clock)
-        self.engine = SimulatedEngine(name, models.engine, self.heap, _ignore, self._answer, _ignore)
+        self.engine = SimulatedEngine(name, models.engine, self.heap, self._note_start, self._answer, _ignore)
+        self.activity = ActivityClock(clock)
         self.random = Random(f"{seed}/{name}")
         self.weights = WeightsId(0)
         self.state = WorkerState.SERVING
@@ -114,6 +116,7 @@ class SimulatedInferenceWorker:
             state: The state.
         """
         self.state = state
+        self.note_activity()
         self.revision += 1
         self._changed.set()
         self._changed = asyncio.Event()
@@ -151,7 +154,16 @@ class SimulatedInferenceWorker:
         self.engine.resume(self.weights.number, keeps_prefixes=self.models.publish.keeps_prefixes)
         self.set_state(WorkerState.SERVING)
 
+    def note_activity(self) -> None:
+        """Bring the activity clock up to date, after a request came or went."""
+        self.activity.change(in_flight=self.engine.requests, updating=self.state is WorkerState.UPDATING)
+
+    def _note_start(self, request: SimulatedRequest) -> None:
+        if not request.began_s:
+            request.began_s = self.heap.now_s
+
     def _answer(self, request: SimulatedRequest, worker: str) -> None:
+        self.note_activity()
         answered = request.owner
         assert isinstance(answered, asyncio.Future)
         if not answered.done():
@@ -193,6 +205,9 @@ class SimulatedWorkerClient:
             digest=worker.weights.digest,
             revision=worker.revision,
             kv_cache_usage=worker.engine.kv_cache_usage,
+            up_s=worker.activity.up_s,
+            serving_s=worker.activity.serving_s,
+            updating_s=worker.activity.updating_s,
         )
 
     async def complete(self, request: PolicyRequest, *, timeout_s: float | None = None) -> Completion:
@@ -217,7 +232,9 @@ class SimulatedWorkerClient:
             answered, rollout_id, shape.tokens, shape.reusable, shape.new_images, shape.images, tokens
         )
         heap.read()
+        sent.sent_s, stood_s = heap.now_s, worker.activity.updating_s
         worker.engine.submit(sent)
+        worker.note_activity()
         try:
             await (answered if timeout_s is None else wait_for(worker.clock, timeout_s, answered))
         except TimeoutError:
@@ -226,6 +243,8 @@ class SimulatedWorkerClient:
             if sent.engine is not None:
                 heap.read()
                 worker.engine.cancel(sent)
+                worker.note_activity()
+        stood_s = worker.activity.updating_s - stood_s
         first, last = sent.versions
         cut = tokens if first == last else max(1, tokens // 2)
         spans = [VersionSpan(first, 0, cut), *([VersionSpan(last, cut, tokens)] if cut < tokens else [])]
@@ -237,6 +256,7 @@ class SimulatedWorkerClient:
             version_spans=tuple(spans),
             finish_reason=FinishReason.STOP,
             worker=self.name,
+            queue_s=max(sent.began_s - sent.sent_s, stood_s),
         )
 
     async def point(self, asked: PointRequest, *, timeout_s: float | None = None) -> PointAnswer:

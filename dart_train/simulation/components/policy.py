@@ -18,7 +18,7 @@ from dart_envs.observations.geometry import PointMap
 from dart_envs.tasks import Task
 from dart_envs.types import Action, ActionType
 from dart_server.wire import Clock
-from dart_train.simulation.components.activity import ActivityLog
+from dart_train.simulation.components.activity import RequestLog
 from dart_train.simulation.components.farm import SimulatedLease
 from dart_train.simulation.episodes import EpisodeDraw, TaskBook
 from dart_train.simulation.models import EpisodeModel
@@ -45,7 +45,7 @@ class SimulatedEpisodes:
         max_steps: int,
         seed: int,
         clock: Clock,
-        log: ActivityLog,
+        log: RequestLog,
     ) -> None:
         self.inner = inner
         self.clock = clock
@@ -97,7 +97,7 @@ class _EpisodePolicy:
     async def complete(self, request: PolicyRequest) -> Completion:
         episodes, began_s = self._episodes, self._episodes.clock.time()
         completion = await self._inner.complete(request)
-        episodes.log.requests.setdefault(completion.worker, []).append((began_s, episodes.clock.time()))
+        episodes.log.add(completion.worker, began_s, episodes.clock.time())
         rollout_id, _, step = request.request_id.rpartition(".")
         draw = episodes.draw(self._task.id, rollout_id)
         ends = int(step) + 1 >= draw.steps

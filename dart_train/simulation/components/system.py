@@ -19,10 +19,11 @@ from random import Random
 
 from rich.console import Console
 
+from dart_agent.component_process import run_together
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_location import open_images
 from dart_agent.data_client.wire import Batch
-from dart_agent.inference.component import latest_version_reader
+from dart_agent.inference.component import latest_version_reader, record_activity
 from dart_agent.inference.config import load_inference_config
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.weight_updater import WeightUpdater
@@ -43,7 +44,7 @@ from dart_train.run.orchestrator import Run
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import open_run_directory
-from dart_train.simulation.components.activity import ActivityLog, ComponentsOutcome
+from dart_train.simulation.components.activity import ComponentsOutcome, RequestLog, recorded_figures
 from dart_train.simulation.components.farm import SimulatedFarm, simulated_task
 from dart_train.simulation.components.inference import SimulatedInferenceWorker
 from dart_train.simulation.components.policy import SimulatedEpisodes
@@ -87,11 +88,13 @@ def simulate_components(
             await systems[0].run()
 
         run_in_virtual_time(body)
-        updates = update_lines(read_metrics(paths))
+        lines, workers = read_metrics(paths), recipe.inference.workers
         begin_s = EPOCH_S + 3600 * warm_up_hours
         window = (begin_s, begin_s + 3600 * hours)
-        figures = systems[0].log.figures(window, recipe.desktops.count, recipe.inference.workers, updates)
-        return ComponentsOutcome(figures, len(updates), systems[0].trajectories, time.process_time() - began_s)
+        in_use = systems[0].log.in_use(workers, window)
+        figures = recorded_figures(lines, in_use, recipe.desktops.count, workers, window)
+        cpu_s = time.process_time() - began_s
+        return ComponentsOutcome(figures, len(update_lines(lines)), systems[0].trajectories, cpu_s)
 
 
 def for_minutes(recipe: Recipe, minutes: float, seed: int) -> Recipe:
@@ -120,7 +123,7 @@ class ComponentSystem:
         clock: The clock of all components.
 
     Attributes:
-        log: What desktops and inference workers did.
+        log: The answered requests.
         trajectories: Stored trajectories; known at the end.
     """
 
@@ -128,11 +131,11 @@ class ComponentSystem:
         limits = recipe.limits.model_copy(update={"pause_disk_gib": 0.0})  # the disk of this host is not simulated
         self.recipe = recipe.model_copy(update={"limits": limits})
         self.paths, self.models, self.seed, self.clock = paths, models, seed, clock
-        self.log = ActivityLog()
+        self.log = RequestLog()
         self.trajectories = 0
         self._server = InProcessServer()
         self._row_tokens = row_tokens(models, recipe.tasks.max_steps)
-        self._farm = SimulatedFarm(models.desktop, clock, seed, self.log)
+        self._farm = SimulatedFarm(models.desktop, clock, seed)
         names = [f"policy-{number}" for number in range(recipe.inference.workers)]
         self._inference = [SimulatedInferenceWorker(name, models, clock, seed) for name in names]
 
@@ -244,6 +247,7 @@ class ComponentSystem:
     async def _update_weights(self, file: Path, process: TaskProcess) -> int:
         config = load_inference_config(file)
         async with self.client() as data, self._pool() as pool:
+            clients = [member.client for member in pool.members]
             updater = WeightUpdater(
                 pool,
                 latest_version_reader(data),
@@ -251,7 +255,8 @@ class ComponentSystem:
                 clock=self.clock,
                 poll_s=config.poll_s,
             )
-            await updater.run()
+            recording = [] if config.metrics is None else [record_activity(clients, config.metrics, self.clock)]
+            await run_together(updater.run(), *recording)
         return 0
 
     async def play(self, file: Path, process: TaskProcess) -> int:

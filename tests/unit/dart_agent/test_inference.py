@@ -16,11 +16,13 @@ from dart_agent.errors import ConfigError, PolicyUnavailableError, WeightUpdateE
 from dart_agent.inference import wire
 from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_for_addresses, write_addresses
 from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.component import ACTIVITY_S, record_activity
+from dart_agent.inference.decisions.worker_activity import activity_line
 from dart_agent.inference.settings import KEY_NAME, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor
 from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
 from dart_agent.inference.worker_process import WorkerProcess
-from tests.unit.dart_agent.fakes import FakeClock, completion, request
+from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, completion, request
 
 
 def test_a_request_survives_the_wire() -> None:
@@ -51,7 +53,7 @@ def test_a_damaged_request_is_refused(damage: object) -> None:
 
 
 def test_a_completion_survives_the_wire_and_its_lengths_are_checked() -> None:
-    sent = completion("Action: wait()", 3, "policy-1")
+    sent = replace(completion("Action: wait()", 3, "policy-1"), queue_s=1.5)
     reply = json.loads(json.dumps(wire.encode_completion(sent)))
     assert wire.decode_completion(reply, worker="policy-1") == sent
     reply["logprobs"].pop()
@@ -243,3 +245,32 @@ def test_a_missing_model_and_a_long_directory_are_found_before_anything_starts(t
     settings = WorkerSettings(model=str(tmp_path))
     with pytest.raises(ConfigError, match="DART_RUNTIME_DIR"):
         WorkerProcess("policy-0", settings, directory=Path("/tmp") / ("x" * 70) / "0", log_path=tmp_path / "log")
+
+
+def health(pid: int, up_s: float, serving_s: float, updating_s: float) -> wire.WorkerHealth:
+    return wire.WorkerHealth(1, 0, pid, up_s=up_s, serving_s=serving_s, updating_s=updating_s)
+
+
+def test_a_line_says_what_each_worker_did_since_the_last_one() -> None:
+    before = {"busy": health(1, 100.0, 50.0, 5.0), "killed": health(2, 100.0, 90.0, 0.0)}
+    now = {"busy": health(1, 110.0, 57.0, 6.0), "killed": health(3, 4.0, 3.0, 0.0), "away": None}
+    line = activity_line(before, now, 10.0)
+    assert line["window_s"] == 10.0
+    assert line["workers"] == {
+        "busy": {"serving": 7.0, "updating": 1.0, "down": 0.0},
+        "killed": {"serving": 3.0, "updating": 0.0, "down": 6.0},
+        "away": {"serving": 0.0, "updating": 0.0, "down": 10.0},
+    }
+
+
+async def test_the_inference_component_records_what_its_workers_do(tmp_path: Path) -> None:
+    clock, alive, dead = FakeClock(), FakeWorkerClient("a"), FakeWorkerClient("b")
+    dead.alive = False
+    recording = asyncio.create_task(record_activity([alive, dead], tmp_path / "metrics.jsonl", clock))
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    recording.cancel()
+    await asyncio.gather(recording, return_exceptions=True)
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert (line["kind"], line["window_s"]) == ("workers", ACTIVITY_S)
+    assert (line["workers"]["a"]["down"], line["workers"]["b"]["down"]) == (0.0, ACTIVITY_S)

@@ -216,3 +216,15 @@ async def test_kv_pressure_is_the_mean_of_those_that_serve() -> None:
         assert seen is not None
         pool.ready[0].seen = dataclasses.replace(seen, in_flight=6, waiting=4)
         assert pool.kv_cache_usage == 0.75, "two running requests use 0.25; four wait for room"
+
+
+async def test_an_answer_says_how_long_no_engine_computed_it() -> None:
+    clock, worker = FakeClock(), FakeWorkerClient("a")
+    worker.set_state(WorkerState.UPDATING)
+    async with pool_of(worker, clock=clock) as pool:
+        await until(lambda: len(pool.ready) == 1)
+        asked = asyncio.create_task(pool.complete(request()))
+        await until(lambda: clock.now_s >= 4.0)
+        worker.set_state(WorkerState.SERVING)
+        assert (await asked).queue_s >= 4.0
+        assert (await pool.complete(request())).queue_s < 0.5

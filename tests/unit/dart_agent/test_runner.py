@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, ObservedStep, OnParseError, run_episode
+from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.types import Completion, PolicyRequest, StopReason
 from dart_envs.action_formats.qwen import Qwen3VlFormat
 from dart_envs.errors import FarmError
 from dart_envs.hashing import image_sha256
-from dart_envs.types import ActionType, EndReason
+from dart_envs.types import Action, ActionType, DecodedAction, EndReason, StepResult
 from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, ScriptedPolicy, item, task
 
 CLICK = "Thought: OK\nAction: click(start_box='(10,20)')"
@@ -192,3 +195,29 @@ async def test_cancelling_leaves_an_environment_that_can_be_used_again() -> None
         await running
     episode = await play(env, ScriptedPolicy([CLICK, DONE]))
     assert episode.trajectory.reward == 1.0
+
+
+async def test_an_episode_says_how_long_its_requests_were_queued_and_its_desktop_evaluated(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    class Queued(ScriptedPolicy):
+        async def complete(self, request: PolicyRequest) -> Completion:
+            clock.now_s += 3.0
+            return dataclasses.replace(await super().complete(request), queue_s=2.0)
+
+    class Evaluated(ScriptedEnv):
+        timings_s: ClassVar[dict[str, float]] = {}
+
+        async def step(self, action: Action | DecodedAction, *, last: bool | None = None) -> StepResult:
+            result = await super().step(action, last=last)
+            clock.now_s += 1.0
+            if result.end is not None:
+                clock.now_s += 5.0
+                self.timings_s["evaluate"] = 5.0
+            return result
+
+    builder = PromptBuilder(preset("tiny"))
+    episode = await run_episode(Evaluated(), Queued([CLICK, DONE]), task(), item(), builder, clock=clock)
+    record_episode(tmp_path / "metrics.jsonl", clock, PlayedEpisode(episode, "slot", 0.0))
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (line["model_s"], line["queue_s"], line["env_s"], line["evaluate_s"]) == (6.0, 4.0, 2.0, 5.0)

@@ -20,7 +20,7 @@ from dart_agent.errors import (
 )
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode_loop import ObservedStep
-from dart_agent.rollouts.episode_report import format_episode
+from dart_agent.rollouts.episode_report import AbandonedEpisode, format_episode, record_abandoned
 from dart_agent.rollouts.limits import FamilyLimits
 from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.rollouts.worker_config import load_worker_config
@@ -42,6 +42,7 @@ def worker(
     on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
     rejected: Path | None = None,
     family_limits: Mapping[str, FamilyLimits] | None = None,
+    on_abandoned: Callable[[AbandonedEpisode], None] | None = None,
 ) -> RolloutWorker:
     waiting = list(envs)
     return RolloutWorker(
@@ -56,6 +57,7 @@ def worker(
         on_solved_step=on_solved_step,
         rejected=rejected,
         family_limits=family_limits,
+        on_abandoned=on_abandoned,
     )
 
 
@@ -74,6 +76,19 @@ async def test_all_claimed_work_is_reported_and_desktops_are_given_back() -> Non
     assert ended == {f"roll_{index}" for index in range(7)}
     assert [trajectory.reward for trajectory, _ in source.reported] == [1.0] * len(source.reported)
     assert all(env.closed for env in envs)
+
+
+async def test_what_was_done_in_an_abandoned_episode_is_told(tmp_path: Path) -> None:
+    told: list[AbandonedEpisode] = []
+    source = FakeWorkSource([item("roll_0"), item("roll_1")])
+    answers: list[list[str | Exception]] = [[CLICK, CLICK, PolicyUnavailableError("no worker")], [CLICK, DONE]]
+    running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy(answers.pop(0)), on_abandoned=told.append)
+    await run_until_empty(running, source)
+    assert [(each.item.rollout_id, each.progress.steps, each.progress.tokens) for each in told] == [("roll_0", 2, 4)]
+    record_abandoned(tmp_path / "metrics.jsonl", FakeClock(), told[0])
+    line = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert (line["kind"], line["steps"], line["phase"]) == ("abandoned", 2, "train")
+    assert line["cause"] == "policy: no worker"
 
 
 async def test_a_family_has_limits_of_its_own() -> None:

@@ -26,7 +26,7 @@ from dart_agent.inference.weights.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHT
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.weights.leases import make_leasable, try_remove
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
-from tests.unit.dart_agent.fakes import completion, request
+from tests.unit.dart_agent.fakes import FakeClock, completion, request
 from tests.unit.dart_agent.test_weights import write_safetensors
 
 
@@ -373,3 +373,22 @@ async def test_too_many_images_are_refused_before_the_engine_sees_them() -> None
         PromptTooLongError, match="has 2 images, but the worker was started for 1: raise its max_images"
     ):
         await render_request(None, None, None, two, max_images=1)
+
+
+async def test_a_worker_knows_how_long_it_served_and_took_new_weights(publish: Publish) -> None:
+    clock, backend = FakeClock(), FakeBackend()
+    engine = WorkerEngine(backend, clock=clock)
+    backend.hold = asyncio.Event()
+    clock.now_s = 5.0
+    answer = asyncio.create_task(engine.generate(request()))
+    await asyncio.sleep(0)
+    clock.now_s = 9.0
+    await engine.pause()
+    clock.now_s = 12.0
+    await engine.resume()
+    clock.now_s = 14.0
+    backend.hold.set()
+    assert (await answer).queue_s == 3.0, "it stood still for new weights"
+    clock.now_s = 20.0
+    health = wire.decode_health(json.loads(json.dumps(wire.encode_health(await engine.health()))))
+    assert (health.up_s, health.serving_s, health.updating_s) == (20.0, 6.0, 3.0)

@@ -12,6 +12,7 @@ from dart_train.report.throughput import (
     throughput_charts,
     training_utilisation,
     update_lines,
+    workers_lines,
 )
 from dart_train.utilisation import active_intervals
 
@@ -55,7 +56,7 @@ def test_utilisation_during_training() -> None:
         episode("train", 1010.0, 20.0, reset_s=2.0, model_s=10.0, env_s=4.0),
         episode("eval-after", 1010.0),
     ]
-    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), 2, "train")
+    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), workers_lines(metrics), 2, "train")
     assert {row.what: row.percent for row in rows} == pytest.approx(
         {
             "desktops in use": 100 * (40 + 10) / 80,
@@ -75,7 +76,7 @@ def test_utilisation_during_training() -> None:
 
 def test_a_run_continued_with_fewer_desktops_has_shares_of_at_most_all() -> None:
     metrics = [update(1020.0), *(episode("train", 1020.0, 20.0, reset_s=0.0, model_s=15.0, env_s=5.0),) * 3]
-    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), 2, "train")
+    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), workers_lines(metrics), 2, "train")
     percent = {row.what: row.percent for row in rows}
     assert percent["environments: utilisation"] == pytest.approx(100.0)
     assert percent["environments: idle"] == pytest.approx(0.0)
@@ -111,7 +112,7 @@ def test_lines_that_say_too_little_are_left_out(line: dict[str, Any]) -> None:
 
 def test_a_run_without_lines_has_no_figures() -> None:
     assert stage_throughput([], [], STAGES) == []
-    assert training_utilisation([], [], 4, "train") == []
+    assert training_utilisation([], [], [], 4, "train") == []
     assert throughput_charts([], [], 4, "train") == []
 
 
@@ -121,3 +122,42 @@ def test_an_old_line_without_tokens_has_no_token_rate() -> None:
     (row,) = stage_throughput(episode_lines([line]), [], STAGES)
     assert row.sampled_tokens_per_s is None
     assert row.episodes_per_min == 6.0
+
+
+def test_steps_of_an_abandoned_episode_were_performed_and_its_desktop_was_used() -> None:
+    given_back = episode("train", 2030.0, kind="abandoned", steps=6, reset_s=1.0, model_s=3.0, env_s=6.0)
+    metrics = [episode("train", 2010.0), given_back, update(2060.0)]
+    (row,) = stage_throughput(episode_lines(metrics), update_lines(metrics), STAGES)
+    assert (row.episodes_per_min, row.actions_per_min) == (1.0, 8.0)
+    shares = training_utilisation(episode_lines([given_back]), [update(2040.0)], [], 1, "train")
+    percent = {each.what: each.percent for each in shares}
+    assert percent["environments: executing"] == pytest.approx(100 * 6 / 20)
+
+
+def test_the_evaluation_of_an_episode_is_no_action() -> None:
+    metrics = [update(1020.0), episode("train", 1020.0, 20.0, reset_s=2.0, model_s=0.0, env_s=8.0, evaluate_s=5.0)]
+    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), workers_lines(metrics), 1, "train")
+    percent = {row.what: row.percent for row in rows}
+    assert percent["environments: resetting"] == pytest.approx(100 * 7 / 20)
+    assert percent["environments: executing"] == pytest.approx(100 * 8 / 20)
+
+
+def test_shares_of_inference_workers_and_the_lag_are_reported() -> None:
+    workers = {
+        "policy-0": {"serving": 6.0, "updating": 1.0, "down": 0.0},
+        "policy-1": {"serving": 0.0, "updating": 0.0, "down": 10.0},
+    }
+    line = {"kind": "workers", "time_s": 1010.0, "window_s": 10.0, "workers": workers}
+    before = line | {"time_s": 1005.0}  # half of it is before the first train step
+    metrics = [update(1020.0, lag_mean_s=30.0), update(1040.0, lag_mean_s=50.0), before, line, {"kind": "workers"}]
+    rows = training_utilisation(episode_lines(metrics), update_lines(metrics), workers_lines(metrics), 2, "train")
+    assert {row.what: row.percent for row in rows if row.what.startswith("inference")} == pytest.approx(
+        {
+            "inference workers: serving": 30.0,
+            "inference workers: new weights": 5.0,
+            "inference workers: idle": 15.0,
+            "inference workers: down": 50.0,
+        }
+    )
+    (train,) = stage_throughput([], update_lines(metrics), STAGES)
+    assert train.lag_s == 40.0

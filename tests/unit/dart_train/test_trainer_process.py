@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -433,3 +434,15 @@ def test_configuration_mistakes_end_with_code_2(
     path.write_text(content)
     assert main(["--config", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+async def test_an_update_tells_the_lag_of_its_trajectories(harness: TrainerHarness) -> None:
+    for batch in harness.client.batches:
+        for member, ended_s in zip(batch.groups[0].members, (60.0, 100.0), strict=True):
+            member.ended_s = time.time() - ended_s
+    harness.client.batches[1].groups[0].members[1].source = "pool"
+    await harness.run()
+    lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
+    assert lines[0]["lag_mean_s"] == pytest.approx(80.0, abs=20.0)
+    assert lines[0]["lag_max_s"] - lines[0]["lag_p50_s"] == pytest.approx(40.0, abs=0.1)
+    assert lines[1]["lag_max_s"] == lines[1]["lag_mean_s"], "a success that the pool lent has no lag"

@@ -7,11 +7,13 @@ import random
 import pytest
 
 from dart_train.utilisation import (
+    IntervalUnion,
     MetricSummary,
     SlotActivity,
     StateTimes,
     TrainerActivity,
     WorkerActivity,
+    in_use_share,
     per_minute,
     slot_shares,
     state_seconds,
@@ -89,3 +91,12 @@ def test_rates_and_shares_of_nothing_are_zero() -> None:
 
 def test_percentiles_are_nearest_rank() -> None:
     assert summarize(float(value) for value in range(100, 0, -1)) == MetricSummary(100, 50.5, 50.0, 95.0, 100.0)
+
+
+def test_requests_under_way_at_the_same_time_count_once() -> None:
+    first, second = IntervalUnion(), IntervalUnion()
+    for begin_s, end_s in ((0.0, 10.0), (8.0, 12.0), (20.0, 22.0), (19.0, 23.0), (11.0, 30.0)):
+        first.add(begin_s, end_s)
+    second.add(40.0, 50.0)
+    assert first.inside_s((5.0, 100.0)) == 25.0
+    assert in_use_share([first, second], 2, (5.0, 45.0)) == pytest.approx((25.0 + 5.0) / 80.0)

@@ -24,7 +24,7 @@ from dart_train.bench.scratch import scratch_folder
 from dart_train.bench.train_step import TrainFigures
 from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
-from dart_train.plan.forecast import Assumptions, train_tokens_per_s
+from dart_train.plan.latencies import Assumptions, train_tokens_per_s
 from dart_train.plan.policy_size import read_policy_size
 from dart_train.run.paths import RunPaths
 

@@ -15,7 +15,7 @@ from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import Batch, BatchReport, BatchRow, EpisodeCounts, StepUse, TaskSelection
 from dart_agent.errors import StoreError
 from dart_agent.types import PointedTarget, Purpose, StepRecord, VersionSpan
-from dart_train.data_manager.store.models import BatchMemberTable
+from dart_train.data_manager.store.models import BatchMemberTable, TrajectoryTable
 
 MIXED = [1.0, 0.0, 0.0, 0.0]
 
@@ -181,6 +181,16 @@ def test_an_episode_without_steps_counts_in_the_baseline_only(harness: DataManag
     group = next(group for group in batch.groups if group.group_id == items[0].group_id)
     assert len(group.members) == 4
     assert batch.excluded_steps == {"no_steps": 3}
+
+
+def test_a_batch_says_when_its_trajectories_ended(harness: DataManagerHarness) -> None:
+    harness.phase()
+    harness.group(MIXED)
+    harness.group(MIXED)
+    with harness.store.begin() as session:
+        stored_s = dict(session.execute(select(TrajectoryTable.rollout_id, TrajectoryTable.stored_s)).all())
+    members = [member for group in harness.must_batch().groups for member in group.members]
+    assert {member.rollout_id: member.ended_s for member in members} == stored_s
 
 
 def test_every_step_of_a_batch_has_a_reason_or_was_used(harness: DataManagerHarness) -> None:

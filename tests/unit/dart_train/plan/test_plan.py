@@ -17,15 +17,8 @@ from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
-from dart_train.plan.forecast import (
-    Assumptions,
-    DiskForecast,
-    TimeForecast,
-    forecast_disk,
-    forecast_time,
-    passes,
-    version_bytes,
-)
+from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
+from dart_train.plan.latencies import Assumptions, passes, version_bytes
 from dart_train.plan.memory import GIB, EngineMemory, engine_memory, trained_parameters, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
 from dart_train.plan.verdict import HostResources, find_problems, trainer_room

@@ -46,8 +46,11 @@ def test_one_seed_gives_one_run() -> None:
     assert (first.updates, first.trajectories) == (again.updates, again.trajectories)
     figures = first.figures
     assert first.trajectories > 2
-    assert 0 < figures.worker_util < 1
-    assert 0 < figures.env_util + figures.resetting <= 1.001, "the states of a desktop exclude each other"
+    assert figures.env_util is not None
+    assert figures.worker_util is not None
+    assert 0 < figures.worker_util <= figures.worker_in_use < 1
+    assert 0 < figures.env_util <= figures.env_in_use
+    assert figures.env_in_use + figures.resetting <= 1.001, "the states of a desktop exclude each other"
 
 
 @pytest.mark.slow
@@ -57,7 +60,7 @@ def test_the_simulator_of_the_decisions_says_what_the_components_say(mode: str) 
     models = SystemModels()
     real = components(given, models, 1.0).figures
     fast = simulated_figures(simulate(scenario_of(given, models, hours=1.0, seed=0)))
-    for name in ("actions_per_min", "env_util", "worker_util", "trainer_util"):
+    for name in ("actions_per_min", "env_in_use", "env_util", "worker_in_use", "worker_util", "trainer_util"):
         assert getattr(fast, name) == pytest.approx(getattr(real, name), rel=0.05), name
 
 

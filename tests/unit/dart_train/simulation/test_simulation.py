@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from dart_train.scheduling.settings import BatchSettings, SchedulerSettings, SchedulingMode, SchedulingSettings
-from dart_train.simulation.models import FaultModel, PublishModel, SystemModels
+from dart_train.simulation.event_heap import EventHeap
+from dart_train.simulation.models import DesktopModel, EpisodeModel, FaultModel, Latency, PublishModel, SystemModels
 from dart_train.simulation.outcome import SimulationOutcome, simulate
+from dart_train.simulation.records import RolloutLedger
 from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.system import Simulation
 
@@ -36,7 +38,7 @@ def models(**parts: Any) -> SystemModels:
 
 
 def nothing_is_wrong(outcome: SimulationOutcome) -> None:
-    assert (outcome.lost, outcome.finished_twice, outcome.trained_twice) == (0, 0, 0)
+    assert (outcome.lost, outcome.stuck, outcome.finished_twice, outcome.trained_twice) == (0, 0, 0, 0)
     for shares in (outcome.slots, outcome.workers, outcome.trainer):
         values = [getattr(shares, name) for name in shares.__slots__]
         assert sum(values) == pytest.approx(1.0)
@@ -131,3 +133,54 @@ def test_rows_above_the_limit_of_staleness_are_withheld_and_counted() -> None:
     assert 0 < outcome.withheld_fraction < 1
     assert outcome.trained_rows_per_min > 0
     assert outcome.staleness.max == 0
+
+
+def test_a_deadlock_is_seen() -> None:
+    faults = FaultModel(worker_lost_at_s=900.0, worker_repair_s=1e9)
+    stopped = scenario(workers=1, models=models(faults=faults), hours=2.0, stuck_after_s=1800.0)
+    assert simulate(stopped).stuck >= 16, "every desktop waits for ever for the only worker"
+    assert simulate(replace(stopped, models=models())).stuck == 0
+
+
+def test_a_finished_rollout_is_trained_on_or_waits_or_has_a_cause() -> None:
+    ledger = RolloutLedger(EventHeap(), 60.0)
+    for rollout_id in ("used", "waits", "dropped", "forgotten", "gone"):
+        ledger.moved(rollout_id)
+    for rollout_id in ("used", "waits", "dropped", "forgotten"):
+        ledger.ended(rollout_id)
+        ledger.stored(rollout_id, f"group of {rollout_id}", known=True)
+    ledger.taken(["group of used"])
+    ledger.trained(["group of used"])
+    ledger.dropped("group of dropped", "stale")
+    assert ledger.lost({}, {"group of waits"}) == {"forgotten", "gone"}
+    ledger.dropped("group of waits", None)
+    assert "waits" in ledger.lost({"gone"}, {"group of forgotten"})
+    ledger.ended("used")
+    ledger.trained(["group of used"])
+    assert (ledger.ended_twice, ledger.trained_twice) == (["used"], ["group of used"])
+
+
+def test_a_member_that_goes_on_in_another_group_is_trained_on_there() -> None:
+    """A group that closes before it gets stale passes its running members on."""
+    long_tailed = EpisodeModel(median_steps=4.0, sigma=1.5)
+    strict = SchedulerSettings(batch=BatchSettings(min_groups=2, max_groups=2, max_staleness=1))
+    simulation = Simulation(scenario(scheduler=strict, models=models(episode=long_tailed), max_steps=60, hours=1.0))
+    moved: list[str] = []
+    opened = simulation.record.opened
+    simulation.record.opened = lambda command: (moved.extend(command.adopted), opened(command))[1]  # type: ignore[method-assign]
+    simulation.run()
+    assert moved
+    assert simulation.record.ledger.late < len(moved) / 2
+
+
+def test_a_task_is_prepared_once_for_all_of_its_groups() -> None:
+    slow = DesktopModel(reset_s=Latency(mean_s=30.0), fork_s=Latency(mean_s=0.0), evaluate_s=Latency(mean_s=0.0))
+    few = scenario(tasks=4, families=2, models=models(desktop=slow))
+    alone = replace(few, models=models(desktop=slow.model_copy(update={"prepared_tasks": 0})))
+    assert simulate(few).slots.resetting < 0.01
+    assert simulate(alone).slots.resetting > 0.05
+
+
+def test_a_worker_is_in_use_from_the_sending_of_a_request_to_its_answer() -> None:
+    outcome = simulate(scenario(models=models(publish=PublishModel(swap_s=20.0, stage_s_per_gib=0.0))))
+    assert outcome.workers.serving + 0.5 * outcome.workers.updating < outcome.workers_in_use <= 1.0

@@ -146,6 +146,18 @@ def test_shares_and_rates_are_those_of_the_window() -> None:
     assert train.episodes_per_min == pytest.approx(6.0, rel=0.05)
 
 
+def test_the_page_shows_inference_workers_and_the_lag() -> None:
+    lines = [update(NOW_S - 60, 1), update(NOW_S, 2) | {"lag_mean_s": 42.0}]
+    worked = {"policy-0": {"serving": 5.0, "updating": 1.0, "down": 0.0}}
+    lines.append({"kind": "workers", "time_s": NOW_S - 5, "window_s": 10.0, "workers": worked})
+    shown = io.StringIO()
+    Console(width=165, file=shown).print(render(snapshot_of(lines)))
+    assert [line.split()[-2:] for line in shown.getvalue().splitlines() if "inference workers: serving" in line]
+    assert "50 %" in shown.getvalue()
+    assert "train: lag of a trajectory, s" in shown.getvalue()
+    assert "42" in shown.getvalue()
+
+
 def test_a_run_that_has_ended_shows_its_last_minutes() -> None:
     lines = [episode(500.0, 1.0), episode(900.0, 0.0)]
     ended = snapshot_of(lines, running=False)
