@@ -129,7 +129,7 @@ def test_steps_of_an_abandoned_episode_were_performed_and_its_desktop_was_used()
     metrics = [episode("train", 2010.0), given_back, update(2060.0)]
     (row,) = stage_throughput(episode_lines(metrics), update_lines(metrics), STAGES)
     assert (row.episodes_per_min, row.actions_per_min) == (1.0, 8.0)
-    shares = training_utilisation(episode_lines([given_back]), [update(2040.0)], [], 1, "train")
+    shares = training_utilisation(episode_lines([given_back]), update_lines([update(2040.0)]), [], 1, "train")
     percent = {each.what: each.percent for each in shares}
     assert percent["environments: executing"] == pytest.approx(100 * 6 / 20)
 

@@ -101,9 +101,9 @@ def test_other_splits_of_the_same_gpus_are_tried() -> None:
         if each.trainer_gpus + each.workers * models.prices.gpus_per_worker == gpus
     }
     assert len(same) >= 3
-    half = models.prices.trainer_gpus // 2
-    (workers,) = (count for count, trainer_gpus in same if trainer_gpus == half)
-    assert speeds[workers, half] == pytest.approx(models.trainer.tokens_per_s / 2)
+    for workers, trainer_gpus in same - {(scenario.workers, models.prices.trainer_gpus)}:
+        share = trainer_gpus / models.prices.trainer_gpus
+        assert speeds[workers, trainer_gpus] == pytest.approx(share * models.trainer.tokens_per_s)
 
 
 def test_a_file_of_models_changes_what_it_names_only(tmp_path: Path) -> None:

@@ -175,10 +175,10 @@ def test_a_member_that_goes_on_in_another_group_is_trained_on_there() -> None:
 
 def test_a_task_is_prepared_once_for_all_of_its_groups() -> None:
     slow = DesktopModel(reset_s=Latency(mean_s=30.0), fork_s=Latency(mean_s=0.0), evaluate_s=Latency(mean_s=0.0))
-    few = scenario(tasks=4, families=2, models=models(desktop=slow))
-    alone = replace(few, models=models(desktop=slow.model_copy(update={"prepared_tasks": 0})))
+    few = scenario(tasks=20, families=2, warm_up_hours=0.3, models=models(desktop=slow))
+    forgotten = replace(few, models=models(desktop=slow.model_copy(update={"prepared_tasks": 0})))
     assert simulate(few).slots.resetting < 0.01
-    assert simulate(alone).slots.resetting > 0.05
+    assert simulate(forgotten).slots.resetting > 0.05
 
 
 def test_a_worker_is_in_use_from_the_sending_of_a_request_to_its_answer() -> None:
