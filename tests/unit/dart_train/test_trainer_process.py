@@ -437,10 +437,12 @@ def test_configuration_mistakes_end_with_code_2(
 
 
 async def test_an_update_tells_the_lag_of_its_trajectories(harness: TrainerHarness) -> None:
-    for batch in harness.client.batches:
-        for member, ended_s in zip(batch.groups[0].members, (60.0, 100.0), strict=True):
-            member.ended_s = time.time() - ended_s
-    harness.client.batches[1].groups[0].members[1].source = "pool"
+    for number, batch in enumerate(harness.client.batches):
+        first, second = batch.groups[0].members
+        batch.groups[0].members[:] = [
+            first.model_copy(update={"ended_s": time.time() - 60.0}),
+            second.model_copy(update={"ended_s": time.time() - 100.0, "source": "pool" if number == 1 else "fresh"}),
+        ]
     await harness.run()
     lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
     assert lines[0]["lag_mean_s"] == pytest.approx(80.0, abs=20.0)
