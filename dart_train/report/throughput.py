@@ -212,12 +212,13 @@ def recorded_worker_shares(activity: Sequence[WorkersLine], windows: Sequence[In
     Returns:
         The shares; None where nothing is recorded inside the windows.
     """
-    total_worker_s, seconds = 0.0, dict.fromkeys(WorkerActivity, 0.0)
+    total_worker_s = 0.0
+    seconds: dict[str, float] = {}
     for each in activity:
         inside_s = overlap_s((each.begin_s, each.end_s), windows)
         total_worker_s += inside_s * each.workers
         for state, spent_s in each.seconds.items():
-            seconds[WorkerActivity(state)] += spent_s * inside_s / (each.end_s - each.begin_s)
+            seconds[state] = seconds.get(state, 0.0) + spent_s * inside_s / (each.end_s - each.begin_s)
     # Each number of a line is rounded, so that their sum may exceed the window by a trace.
     return worker_shares(seconds, 1, max(total_worker_s, sum(seconds.values()))) if total_worker_s > 0 else None
 
