@@ -60,7 +60,7 @@ from dart_train.run.masked_episodes import (
 )
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
-from dart_train.run.run_folder import open_run_directory
+from dart_train.run.run_folder import begin_run_folder
 from dart_train.run.state import RunState
 from dart_train.run.waiting import RunFailed, Waits
 from dart_train.trainer.checkpoint import CheckpointStore
@@ -102,12 +102,7 @@ async def run_recipe(
         Interrupted: SIGINT or SIGTERM; everything was stopped.
     """
     with run_lock(paths):
-        state, progress = open_run_directory(recipe, paths), progress or Progress()
-        if recipe.curation.pool_import:
-            from dart_train.data_commands.pool_import import import_pool
-
-            import_pool(recipe, paths, state, progress.note)
-        run = Run(recipe, paths, state, progress, spawn=spawn)
+        run = Run(recipe, paths, begin_run_folder(recipe, paths, progress), progress or Progress(), spawn=spawn)
         return await until_interrupted(run, run.run_stages())
 
 

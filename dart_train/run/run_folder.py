@@ -21,6 +21,7 @@ from dart_agent.errors import StoreError
 from dart_train.config import Recipe, RecipeError
 from dart_train.run.paths import RunPaths
 from dart_train.run.phases import PHASES_OF_POLICY, TRAIN
+from dart_train.run.progress import Progress
 from dart_train.run.state import RunState, check_run_format, load_resolved_recipe, save_resolved_recipe
 from dart_train.trainer.checkpoint import CheckpointStore
 
@@ -99,6 +100,28 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
     paths.make()
     if changes or not paths.resolved_recipe.exists():
         save_resolved_recipe(recipe, paths)
+    return state
+
+
+def begin_run_folder(recipe: Recipe, paths: RunPaths, progress: Progress | None) -> RunState:
+    """Open the run folder, and take the successes that the recipe names into its experience pool; the lock of the run folder is held.
+
+    Args:
+        recipe: The recipe to run.
+        paths: The run folder.
+        progress: Where progress is shown; None: standard output.
+
+    Returns:
+        The progress so far.
+
+    Raises:
+        RecipeError: As `open_run_directory`, or `curation.pool_import` cannot be used.
+    """
+    state = open_run_directory(recipe, paths)
+    if recipe.curation.pool_import:
+        from dart_train.data_commands.pool_import import import_pool
+
+        import_pool(recipe, paths, state, (progress or Progress()).note)
     return state
 
 
