@@ -1,7 +1,7 @@
 """What happened in a simulation: running sums of states, counts, and the checks that nothing was lost or trained twice.
 
 Role: `RunRecorder` is told of everything by the simulated parts. Rule: figures count from `begin` on, the checks from the start;
-formulas are those of `dart_train.utilisation`; `RolloutLedger` can fail. Non-goals: figures (`outcome`).
+formulas are those of `dart_train.utilisation`; `RolloutTracker` can fail. Non-goals: figures (`outcome`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StateRecorder:
         self._open[name] = (state, now_s)
 
 
-class RolloutLedger:
+class RolloutTracker:
     """Where every rollout is, from its opening until it is trained on, or is dropped with a cause.
 
     Args:
@@ -189,10 +189,10 @@ class RunRecorder:
         workers: Names of the inference workers.
         begin_s: Begin of the window.
         gantt_s: Seconds of the window of which intervals are kept.
-        stuck_after_s: Limit of the ledger.
+        stuck_after_s: Limit of the tracker.
 
     Attributes:
-        ledger: Where every rollout is, since the start.
+        tracker: Where every rollout is, since the start.
         answered: When each worker had a request under way that it answered, since the start.
     """
 
@@ -221,7 +221,7 @@ class RunRecorder:
         self.lags_s: list[float] = []
         self.lengths: Counter[int] = Counter()
         self.group_spans_s: list[float] = []
-        self.ledger = RolloutLedger(heap, stuck_after_s)
+        self.tracker = RolloutTracker(heap, stuck_after_s)
         self._open_groups: dict[str, float] = {}
 
     def begin(self) -> None:
@@ -247,7 +247,7 @@ class RunRecorder:
         """
         self._open_groups[command.group_id] = self._heap.now_s
         for rollout_id, _ in command.rollouts:
-            self.ledger.moved(rollout_id)
+            self.tracker.moved(rollout_id)
 
     def closed(self, command: CloseGroup) -> None:
         """Note that a group has closed, or was dropped afterwards.

@@ -156,11 +156,11 @@ class Simulation:
             elif isinstance(command, todo.UnassignRollout):
                 if command.state in ("cancelled", "failed"):
                     self._parked.pop(command.rollout_id, None)
-                    self.record.ledger.ended(command.rollout_id)
+                    self.record.tracker.ended(command.rollout_id)
                 else:
-                    self.record.ledger.moved(command.rollout_id, parked=command.state == "parked")
+                    self.record.tracker.moved(command.rollout_id, parked=command.state == "parked")
             elif isinstance(command, todo.FinishRollout):
-                self.record.ledger.ended(command.rollout_id)
+                self.record.tracker.ended(command.rollout_id)
             elif isinstance(command, (todo.IssueBatch, todo.RepeatBatch)):
                 self.trainer.take(command.group_ids)
         if ready:
@@ -204,7 +204,7 @@ class Simulation:
         slot = self._asking.pop(command.request_id)
         now_s, desktop = self.heap.now_s, self.models.desktop
         self._running[command.rollout_id] = slot
-        self.record.ledger.moved(command.rollout_id)
+        self.record.tracker.moved(command.rollout_id)
         slot.assigned_s, slot.prepare_s, slot.stop = now_s, 0.0, None
         self.record.slots.change(slot.name, SlotActivity.RESETTING)
         token = (slot, slot.generation)

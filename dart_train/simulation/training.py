@@ -81,7 +81,7 @@ class SimulatedTrainer:
             rollout: The trajectory.
             known: Whether the scheduler has the group: it is open, ready, or with the trainer.
         """
-        self._simulation.record.ledger.stored(rollout.rollout_id, rollout.group_id, known=known)
+        self._simulation.record.tracker.stored(rollout.rollout_id, rollout.group_id, known=known)
         if known:
             self._stored.setdefault(rollout.group_id, []).append(rollout)
 
@@ -93,7 +93,7 @@ class SimulatedTrainer:
             reason: Why.
         """
         rollouts = self._stored.pop(group_id, [])
-        self._simulation.record.ledger.dropped(group_id, reason)
+        self._simulation.record.tracker.dropped(group_id, reason)
         if reason == "stale":
             self._simulation.record.withheld_rows += sum(rollout.steps for rollout in rollouts)
 
@@ -140,7 +140,7 @@ class SimulatedTrainer:
             simulation.decide(events.BatchRefused(simulation.heap.now_s, refused))
             self.ask()
             return
-        simulation.record.ledger.taken(group_ids)
+        simulation.record.tracker.taken(group_ids)
         self._batch = group_ids
         self._busy = True
         self._epoch += 1
@@ -206,7 +206,7 @@ class SimulatedTrainer:
         simulation = self._simulation
         self._busy = False
         self._published = False
-        simulation.record.ledger.trained(self._batch)
+        simulation.record.tracker.trained(self._batch)
         for group_id in self._batch:
             self._stored.pop(group_id, None)
         simulation.decide(events.BatchDone(simulation.heap.now_s, self.version))

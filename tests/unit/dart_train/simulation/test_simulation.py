@@ -11,7 +11,7 @@ from dart_train.scheduling.settings import BatchSettings, SchedulerSettings, Sch
 from dart_train.simulation.event_heap import EventHeap
 from dart_train.simulation.models import DesktopModel, EpisodeModel, FaultModel, Latency, PublishModel, SystemModels
 from dart_train.simulation.outcome import SimulationOutcome, simulate
-from dart_train.simulation.records import RolloutLedger
+from dart_train.simulation.records import RolloutTracker
 from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.system import Simulation
 
@@ -143,21 +143,21 @@ def test_a_deadlock_is_seen() -> None:
 
 
 def test_a_finished_rollout_is_trained_on_or_waits_or_has_a_cause() -> None:
-    ledger = RolloutLedger(EventHeap(), 60.0)
+    tracker = RolloutTracker(EventHeap(), 60.0)
     for rollout_id in ("used", "waits", "dropped", "forgotten", "gone"):
-        ledger.moved(rollout_id)
+        tracker.moved(rollout_id)
     for rollout_id in ("used", "waits", "dropped", "forgotten"):
-        ledger.ended(rollout_id)
-        ledger.stored(rollout_id, f"group of {rollout_id}", known=True)
-    ledger.taken(["group of used"])
-    ledger.trained(["group of used"])
-    ledger.dropped("group of dropped", "stale")
-    assert ledger.lost({}, {"group of waits"}) == {"forgotten", "gone"}
-    ledger.dropped("group of waits", None)
-    assert "waits" in ledger.lost({"gone"}, {"group of forgotten"})
-    ledger.ended("used")
-    ledger.trained(["group of used"])
-    assert (ledger.ended_twice, ledger.trained_twice) == (["used"], ["group of used"])
+        tracker.ended(rollout_id)
+        tracker.stored(rollout_id, f"group of {rollout_id}", known=True)
+    tracker.taken(["group of used"])
+    tracker.trained(["group of used"])
+    tracker.dropped("group of dropped", "stale")
+    assert tracker.lost({}, {"group of waits"}) == {"forgotten", "gone"}
+    tracker.dropped("group of waits", None)
+    assert "waits" in tracker.lost({"gone"}, {"group of forgotten"})
+    tracker.ended("used")
+    tracker.trained(["group of used"])
+    assert (tracker.ended_twice, tracker.trained_twice) == (["used"], ["group of used"])
 
 
 def test_a_member_that_goes_on_in_another_group_is_trained_on_there() -> None:
@@ -170,7 +170,7 @@ def test_a_member_that_goes_on_in_another_group_is_trained_on_there() -> None:
     simulation.record.opened = lambda command: (moved.extend(command.adopted), opened(command))[1]  # type: ignore[method-assign]
     simulation.run()
     assert moved
-    assert simulation.record.ledger.late < len(moved) / 2
+    assert simulation.record.tracker.late < len(moved) / 2
 
 
 def test_a_task_is_prepared_once_for_all_of_its_groups() -> None:
