@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_agent.rollouts.episode import ObservedStep
 from dart_envs.observations.annotated_screens import write_annotated_screen
 from dart_envs.types import DecodedAction
 

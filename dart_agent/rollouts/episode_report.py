@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dart_agent.metrics_file import append_metrics
-from dart_agent.rollouts.episode_loop import Episode
+from dart_agent.rollouts.episode import Episode
 from dart_agent.rollouts.episode_state import EpisodeProgress
 from dart_agent.rollouts.journal import StepJournal
 from dart_agent.types import WorkItem

@@ -15,7 +15,7 @@ from typing import cast
 
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.errors import StoreError
-from dart_agent.rollouts.episode_loop import EpisodeSettings, ResumedEpisode
+from dart_agent.rollouts.episode import EpisodeSettings, ResumedEpisode
 from dart_agent.rollouts.episode_state import KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource, ResumableEnv, StepJournal, last_segment
 from dart_agent.types import StepRecord, WorkItem

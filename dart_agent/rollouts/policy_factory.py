@@ -23,7 +23,7 @@ from dart_agent.grounding.acting.served_pointer import PointingWorkers, ServedPo
 from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
 from dart_agent.grounding.model import GroundingModel, load_grounding_model
 from dart_agent.prompts.builder import PromptSpec
-from dart_agent.rollouts.episode_loop import EpisodeEnv, no_outage
+from dart_agent.rollouts.episode import EpisodeEnv, no_outage
 from dart_agent.rollouts.policies import BlankScreenshotPolicy, OraclePolicy, RandomPolicy
 from dart_agent.types import Policy, PolicyVersion
 from dart_envs.clock import SystemClock

@@ -32,7 +32,7 @@ from dart_agent.errors import (
 from dart_agent.prompts.builder import PromptBuilder
 from dart_agent.rewards.open import RewardOf, evaluator_reward, open_rewards
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
-from dart_agent.rollouts.episode_loop import (
+from dart_agent.rollouts.episode import (
     Episode,
     EpisodeJournal,
     EpisodeSettings,
@@ -40,8 +40,8 @@ from dart_agent.rollouts.episode_loop import (
     ObservedStep,
     ResumedEpisode,
     no_outage,
-    run_episode,
 )
+from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.episode_report import (
     AbandonedEpisode,
     PlayedEpisode,
@@ -49,13 +49,12 @@ from dart_agent.rollouts.episode_report import (
     record_abandoned,
     record_episode,
 )
-from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
-from dart_agent.rollouts.heartbeat import keep_alive
 from dart_agent.rollouts.journal import ActionMarks, StepJournal, StopSignal
 from dart_agent.rollouts.limits import FamilyLimits
 from dart_agent.rollouts.partial import PartialRollouts
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
 from dart_agent.rollouts.rejected import RejectedTrajectories
+from dart_agent.rollouts.upkeep import keep_alive, lease_labels, release_former_leases
 from dart_agent.rollouts.worker_config import (
     ABANDON_TIMEOUT_S,
     ACTION_TIMEOUT_S,
@@ -78,8 +77,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FAILED_START_DELAY_S = 1.0
-MAX_REJECTED_IN_A_ROW = 5
-"""So many refused rollouts in a row are no accident of one trajectory: the worker ends with the last cause."""
 
 
 class RolloutWorker:
@@ -129,8 +126,7 @@ class RolloutWorker:
         self._on_episode = on_episode
         self._on_abandoned = on_abandoned
         self._on_solved_step = on_solved_step
-        self._rejected = None if rejected is None else RejectedTrajectories(rejected, self._clock)
-        self._rejected_in_a_row = 0
+        self._rejected = RejectedTrajectories(rejected, self._clock)
         self._partial = partial
         self._family_limits = dict(family_limits or {})
         self._rewards = rewards
@@ -218,7 +214,7 @@ class RolloutWorker:
             return None
         except StoreRefusedError as error:
             await self._abandon(played, f"not stored: {error}")
-            self._count_rejection(error)
+            self._rejected.count(error)
             return None
         except asyncio.CancelledError:
             await run_to_its_end(self._stop(played))
@@ -257,22 +253,12 @@ class RolloutWorker:
                 await self._partial.source.report(trajectory, new, stored_steps=journal.stored_steps)
                 journal.forget()
         except StoreRefusedError as error:
-            if self._rejected is not None:
-                await asyncio.to_thread(self._rejected.keep, trajectory, str(error))
+            await self._rejected.keep(trajectory, str(error))
             await self._abandon(played, f"the report was refused: {error}")
-            self._count_rejection(error)
+            self._rejected.count(error)
             return False
-        self._rejected_in_a_row = 0
+        self._rejected.accepted()
         return True
-
-    def _count_rejection(self, error: StoreRefusedError) -> None:
-        """One refused trajectory is lost; when everything is refused, the worker must not play on for nothing."""
-        self._rejected_in_a_row += 1
-        logger.error("%s", error)
-        if self._rejected_in_a_row >= MAX_REJECTED_IN_A_ROW:
-            raise StoreError(
-                f"{self._rejected_in_a_row} rollouts in a row were refused; the last one: {error}"
-            ) from error
 
     def _task(self, item: WorkItem) -> Task:
         task = self._rewards(item.purpose).prepare(self._load_task(item.task_id))

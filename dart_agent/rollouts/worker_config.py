@@ -18,7 +18,7 @@ from dart_agent.grounding.acting.settings import PointerSettings, check_pointer,
 from dart_agent.prompts.builder import PromptSpec
 from dart_agent.prompts.settings import PromptSettings
 from dart_agent.rewards.settings import RewardSettings
-from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError
+from dart_agent.rollouts.episode import EpisodeSettings, OnParseError
 from dart_agent.rollouts.limits import EpisodeLimits, FamilyLimits
 from dart_agent.strict_model import StrictModel, format_validation_error
 from dart_agent.task_suites import TaskFolderSettings

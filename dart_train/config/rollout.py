@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from dart_agent.rollouts.episode_loop import OnParseError
+from dart_agent.rollouts.episode import OnParseError
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import SamplingParams
 from dart_train.scheduling.settings import SchedulingMode

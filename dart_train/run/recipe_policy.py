@@ -14,7 +14,7 @@ from dart_agent.grounding.acting.settings import tell_of_targets
 from dart_agent.grounding.model import check_head
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompts.builder import preset
-from dart_agent.rollouts.episode_loop import OnParseError
+from dart_agent.rollouts.episode import OnParseError
 from dart_train.config import Recipe
 from dart_train.run.paths import RunPaths
 

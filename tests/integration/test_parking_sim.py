@@ -110,7 +110,7 @@ def test_a_parked_desktop_is_restored_until_its_snapshot_is_deleted(place: dict[
 GIVE_BACK = """
 import asyncio, json
 from pathlib import Path
-from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
+from dart_agent.rollouts.upkeep import lease_labels, release_former_leases
 from dart_envs.farm.client import AsyncFarmClient
 
 async def main():

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dart_agent.cli import app
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
-from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_agent.rollouts.episode import ObservedStep
 from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.work_sources import MAX_ATTEMPTS, InMemoryWorkSource
 from dart_envs.hashing import image_sha256

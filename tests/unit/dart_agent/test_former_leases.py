@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dart_agent.rollouts.former_leases import lease_labels, release_former_leases
+from dart_agent.rollouts.upkeep import lease_labels, release_former_leases
 from dart_envs.errors import LeaseLostError
 
 MINE = lease_labels("rollout-vllm-0", Path("/run/data-ab12.sock"))

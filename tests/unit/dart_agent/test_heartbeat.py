@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from dart_agent.data_client.wire import WorkerHeartbeatReply
 from dart_agent.errors import StoreError
-from dart_agent.rollouts.heartbeat import keep_alive
+from dart_agent.rollouts.upkeep import keep_alive
 from dart_envs.errors import FarmError
 from dart_envs.testing.fake_desktop import FakeDesktopState
 from dart_envs.testing.fake_farm import FakeFarm

@@ -12,7 +12,8 @@ from dart_agent.errors import PolicyUnavailableError
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.pool import VllmPool
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rollouts.episode_loop import EpisodeSettings, run_episode
+from dart_agent.rollouts.episode import EpisodeSettings
+from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.types import Completion, PolicyRequest, StopReason, Trajectory
 from dart_train.simulation.components.virtual_time import VirtualClock, run_in_virtual_time

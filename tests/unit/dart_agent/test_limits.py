@@ -11,7 +11,8 @@ import pytest
 from dart_agent.errors import ContextExceededError, PolicyUnavailableError, PromptTooLongError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
-from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, OnParseError, run_episode
+from dart_agent.rollouts.episode import Episode, EpisodeSettings, OnParseError
+from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.limits import EpisodeLimits, LimitTracker
 from dart_agent.types import Completion, FinishReason, PolicyRequest, StopReason
 from dart_envs.evaluators.scoring import evaluate

@@ -25,7 +25,8 @@ from dart_agent.rewards.open import open_rewards
 from dart_agent.rewards.program import ProgramReward, parse_reply
 from dart_agent.rewards.settings import JudgeSettings, ProgramSettings, RewardSettings
 from dart_agent.rewards.source import EndedEpisode, RewardError, RewardSource, Verdict, prepare_task
-from dart_agent.rollouts.episode_loop import EpisodeSettings, OnParseError, run_episode
+from dart_agent.rollouts.episode import EpisodeSettings, OnParseError
+from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.types import Purpose, RewardKind, StopReason, Trajectory
 from dart_envs.tasks import Scoring, Task

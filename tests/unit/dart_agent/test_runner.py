@@ -12,7 +12,8 @@ import pytest
 
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, ObservedStep, OnParseError, run_episode
+from dart_agent.rollouts.episode import Episode, EpisodeSettings, ObservedStep, OnParseError
+from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.episode_report import PlayedEpisode, record_episode
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.types import Completion, PolicyRequest, StopReason

@@ -14,7 +14,8 @@ from dart_agent.chat_api.policy_endpoint import PolicyEndpointSettings, declare_
 from dart_agent.errors import ConfigError, PolicyUnavailableError, RequestRejected
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
-from dart_agent.rollouts.episode_loop import Episode, EpisodeSettings, OnParseError, run_episode
+from dart_agent.rollouts.episode import Episode, EpisodeSettings, OnParseError
+from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.worker_config import WorkerConfig
 from dart_agent.types import Completion, FinishReason, PolicyRequest, Purpose, SamplingParams, StopReason, WorkItem

@@ -19,7 +19,7 @@ from dart_agent.errors import (
     StoreRefusedError,
 )
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rollouts.episode_loop import ObservedStep
+from dart_agent.rollouts.episode import ObservedStep
 from dart_agent.rollouts.episode_report import AbandonedEpisode, format_episode, record_abandoned
 from dart_agent.rollouts.limits import FamilyLimits
 from dart_agent.rollouts.worker import RolloutWorker

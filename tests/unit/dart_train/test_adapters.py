@@ -28,7 +28,7 @@ from dart_train.evaluation.export import export_version
 from dart_train.evaluation.stored import StoredVersion
 from dart_train.model.adapters import LoraSettings, attach_adapter, merge_version
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
-from dart_train.model.policy_model import LoadedModel, load_model
+from dart_train.model.policy_model import LoadedModel, ModelLoader, load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import cast_to_bfloat16
 from dart_train.trainer.batches.rows import TrainRow
@@ -66,8 +66,10 @@ def batch(loaded: LoadedModel, images: ImageStore) -> Batch:
     return batch_of(loaded, images)
 
 
-def trainer_on(root: Path, model_dir: Path, images: ImageStore, **changes: Any) -> Trainer:
-    trainer = Trainer(config_of(root, model_dir, **({"lora": LORA} | changes)), images)
+def trainer_on(
+    root: Path, model_dir: Path, images: ImageStore, load: ModelLoader = load_model, **changes: Any
+) -> Trainer:
+    trainer = Trainer(config_of(root, model_dir, **({"lora": LORA} | changes)), images, load=load)
     trainer.setup(str(model_dir), 0, None)
     return trainer
 
@@ -119,7 +121,7 @@ def test_with_the_adapter_switched_off_the_model_is_the_reference_exactly(
 
 
 def test_the_kl_term_takes_that_reference_and_no_second_model(
-    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch
 ) -> None:
     loads: list[str] = []
     original = load_model
@@ -128,11 +130,10 @@ def test_the_kl_term_takes_that_reference_and_no_second_model(
         loads.append(str(path))
         return original(path, *rest, **options)
 
-    monkeypatch.setattr("dart_train.trainer.policy.load_model", counted)
     loss = {"kl_coefficient": 0.5}
-    ours = trainer_on(root, model_dir, images, loss=loss)
+    ours = trainer_on(root, model_dir, images, counted, loss=loss)
     assert loads == [str(model_dir)]
-    other = trainer_on(root, model_dir, images, loss=loss, reference_model=f"{model_dir}/")
+    other = trainer_on(root, model_dir, images, counted, loss=loss, reference_model=f"{model_dir}/")
     assert len(loads) == 3
     for _ in range(2):
         mine, theirs = ours.step(batch).metrics, other.step(batch).metrics
@@ -309,7 +310,7 @@ def test_settings_that_do_not_fit_are_one_sentence(model_dir: Path, root: Path) 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_frozen_is_loaded_in_the_data_type_that_it_is_computed_in(
-    root: Path, model_dir: Path, images: ImageStore, monkeypatch: pytest.MonkeyPatch, dtype: str
+    root: Path, model_dir: Path, images: ImageStore, dtype: str
 ) -> None:
     loads: list[torch.dtype] = []
 
@@ -318,11 +319,10 @@ def test_what_is_frozen_is_loaded_in_the_data_type_that_it_is_computed_in(
         loads.append(next(found.model.parameters()).dtype)
         return found
 
-    monkeypatch.setattr("dart_train.trainer.policy.load_model", loading)
     frozen = getattr(torch, dtype)
-    adapted = trainer_on(root, model_dir, images, dtype=dtype)
+    adapted = trainer_on(root, model_dir, images, loading, dtype=dtype)
     assert loads == [frozen], "the base of an adapter"
     assert {value.dtype for value in adapted._policy.trained().values()} == {torch.float32}
-    whole = trainer_on(root, model_dir, images, dtype=dtype, lora=None, loss={"kl_coefficient": 0.1})
+    whole = trainer_on(root, model_dir, images, loading, dtype=dtype, lora=None, loss={"kl_coefficient": 0.1})
     assert loads[1:] == [torch.float32, frozen], "the whole policy, then its reference"
     assert {value.dtype for value in whole._policy.trained().values()} == {torch.float32}

@@ -18,7 +18,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.errors import PolicyUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
-from dart_agent.rollouts.episode_loop import EpisodeSettings
+from dart_agent.rollouts.episode import EpisodeSettings
 from dart_agent.rollouts.journal import ActionMarks
 from dart_agent.rollouts.limits import EpisodeLimits
 from dart_agent.rollouts.partial import PartialRollouts
