@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -65,6 +66,12 @@ from dart_train.scheduling.events import (
 )
 
 NO_WORK = AssignmentReply(item=None, deadline_s=None)
+
+
+class _SavedState(NamedTuple):
+    """A state that was saved; version_min: the oldest version that wrote in the rollout."""
+
+    version_min: int | None
 
 
 class DataManager:
@@ -246,14 +253,11 @@ class DataManager:
             1, or 0 where another assignment of the rollout holds, or none.
         """
         with self._operation() as session:
-            if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
+            saved = self._save_unfinished(session, request)
+            if saved is None:
                 return 0
-            stored = steps.count_stored(session, request.rollout_id)
-            if not stored:
-                raise StoreError(f"rollout {request.rollout_id} has no stored steps: there is nothing to continue")
-            version_min = steps.save_state(session, request.rollout_id, request.state, stored, self._store.now())
             now_s = self._scheduler.now_s()
-            self._scheduler.handle(session, RolloutParked(now_s, request.rollout_id, STORED_PARTIAL, version_min))
+            self._scheduler.handle(session, RolloutParked(now_s, request.rollout_id, STORED_PARTIAL, saved.version_min))
             return 1
 
     def saved_episode(self, rollout_id: str) -> SavedEpisodeReply:
@@ -284,13 +288,16 @@ class DataManager:
             1, or 0 where another assignment of the rollout holds, or none.
         """
         with self._operation() as session:
-            if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
-                return 0
-            stored = steps.count_stored(session, request.rollout_id)
-            if not stored:
-                raise StoreError(f"rollout {request.rollout_id} has no stored steps: there is nothing to continue")
-            steps.save_state(session, request.rollout_id, request.state, stored, self._store.now())
-            return 1
+            return 0 if self._save_unfinished(session, request) is None else 1
+
+    def _save_unfinished(self, session: Session, request: ParkRequest | ResumeRequest) -> _SavedState | None:
+        """Save the state of a rollout with stored steps; None where another assignment of it holds, or none."""
+        if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
+            return None
+        stored = steps.count_stored(session, request.rollout_id)
+        if not stored:
+            raise StoreError(f"rollout {request.rollout_id} has no stored steps: there is nothing to continue")
+        return _SavedState(steps.save_state(session, request.rollout_id, request.state, stored, self._store.now()))
 
     def restart(self, request: RestartRequest) -> int:
         """Drop the steps of an unfinished rollout that its worker begins anew.
