@@ -66,14 +66,21 @@ def main() -> int:
 
 
 def arguments_of(args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a measurement as JSON values, sizes and numbers of seeds among them; not the name and where the record goes.
+    """The arguments of a measurement as JSON values, sizes and numbers of seeds among them. Paths are left out: they are of one machine.
 
     Args:
         args: What was parsed.
     """
-    left_out = ("name", "measure", "json")
-    plain = {name: value for name, value in args.items() if name not in left_out}
+    plain = {
+        name: value for name, value in args.items() if name not in ("name", "measure", "json") and not _has_path(value)
+    }
     return {name: json.loads(json.dumps(value, default=str)) for name, value in sorted(plain.items())}
+
+
+def _has_path(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_has_path(each) for each in value)
+    return isinstance(value, Path)
 
 
 if __name__ == "__main__":

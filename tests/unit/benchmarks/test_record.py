@@ -18,10 +18,10 @@ def test_a_record_keeps_the_arguments_of_the_measurement(
     file = tmp_path / "record.json"
     monkeypatch.setattr("sys.argv", ["benchmarks", "fake", "--seeds", "3", "--json", str(file)])
     assert command.main() == 0
-    assert json.loads(file.read_text())["arguments"] == {"folder": "runs/fake", "seeds": 3}
+    assert json.loads(file.read_text())["arguments"] == {"seeds": 3}
     assert json.loads(capsys.readouterr().out)["figures"] == {"seeds": 3}
 
 
 def test_arguments_are_plain_values() -> None:
-    given = argparse.Namespace(name="x", measure=len, json=Path("a"), folder=Path("b"), sizes=(1, 2), only=None)
-    assert command.arguments_of(vars(given)) == {"folder": "b", "only": None, "sizes": [1, 2]}
+    given = argparse.Namespace(name="x", measure=len, json=Path("a"), records=[Path("b")], sizes=(1, 2), only=None)
+    assert command.arguments_of(vars(given)) == {"only": None, "sizes": [1, 2]}
