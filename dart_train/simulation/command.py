@@ -231,13 +231,15 @@ def scenario_of(
     scheduling = scheduling_settings(recipe)
     if mode is not None:
         scheduling = scheduling.model_copy(update={"mode": mode})
+    known = _training_tasks(recipe)
     families = len(recipe.tasks.families)
     base = Scenario(
         desktops=count,
         workers=workers or recipe.inference.workers,
         rollout_workers=-(-count // DESKTOPS_PER_ROLLOUT_WORKER),
         families=families,
-        tasks=_training_tasks(recipe),
+        tasks=len(known) or TASKS_PER_FAMILY * families,
+        named_tasks=known,
         rollouts_per_task=recipe.rollout.group_size,
         max_steps=recipe.tasks.max_steps,
         hours=hours,
@@ -265,14 +267,14 @@ def _start_models(recipe: Recipe, options: SimulateOptions) -> SystemModels:
         return SystemModels()
 
 
-def _training_tasks(recipe: Recipe) -> int:
-    """How many tasks training draws from; assumed where the suite is not on this host."""
+def _training_tasks(recipe: Recipe) -> tuple[str, ...]:
+    """The tasks that training draws from; none where the suite is not on this host."""
     selected = training(recipe).select
     assert selected is not None, "training selects its tasks"
     try:
-        return len(SuiteCatalog(recipe.tasks.task_folder).select(selected))
+        return tuple(SuiteCatalog(recipe.tasks.task_folder).select(selected))
     except StoreError:
-        return TASKS_PER_FAMILY * len(recipe.tasks.families)
+        return ()
 
 
 def _mode(name: str | None) -> SchedulingMode | None:

@@ -1,12 +1,13 @@
 """Simulated tasks, episodes and prompts: how long an episode is, whether it succeeds, what each of its requests contains.
 
-Role: `TaskBook` draws episodes; `prompt_of` computes the prompt of a step. Rule: what is drawn depends on the seed, the task and the
-number of the rollout only, so that two systems are compared on the same tasks. Non-goals: time (`engine`, `system`).
+Role: `TaskBook` draws episodes; `prompt_of` computes the prompt of a step. Rule: what is drawn depends on the seed, the task and how many
+episodes of the task were drawn before, so that two systems are compared on the same episodes. Non-goals: time (`engine`, `system`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import cache
 from random import Random
 from typing import NamedTuple
@@ -54,13 +55,13 @@ class TaskBook:
         self._model = model
         self._seed = seed
         self._tasks: dict[str, tuple[float, float]] = {}
+        self._drawn: Counter[str] = Counter()
 
-    def draw(self, task_id: str, random: Random, max_steps: int) -> EpisodeDraw:
-        """Draw an episode.
+    def draw(self, task_id: str, max_steps: int) -> EpisodeDraw:
+        """Draw the next episode of a task.
 
         Args:
-            task_id: Its task.
-            random: Source of randomness of this rollout.
+            task_id: The task.
             max_steps: Step limit.
 
         Returns:
@@ -68,6 +69,8 @@ class TaskBook:
         """
         model = self._model
         centre, success = self._task(task_id)
+        random = Random(f"{self._seed}/{task_id}/{self._drawn[task_id]}")
+        self._drawn[task_id] += 1
         within = model.sigma * math.sqrt(1 - model.between_tasks)
         natural = max(1, math.ceil(math.exp(centre + within * random.gauss(0.0, 1.0))))
         wins = random.random() < success

@@ -24,6 +24,7 @@ class Scenario:
         rollout_workers: Processes that hold the desktops.
         tasks: Number of training tasks.
         families: Number of task families.
+        named_tasks: Ids of the training tasks, in the place of `tasks` and `families`; empty: made from these.
         rollouts_per_task: Rollouts of a group.
         max_steps: Step limit of an episode.
         hours: Length of the window in which figures are taken.
@@ -44,6 +45,7 @@ class Scenario:
     rollout_workers: int = 1
     tasks: int = 200
     families: int = 10
+    named_tasks: tuple[str, ...] = ()
     rollouts_per_task: int = 8
     max_steps: int = 30
     hours: float = 1.0
@@ -59,5 +61,5 @@ class Scenario:
 
     @property
     def task_ids(self) -> tuple[str, ...]:
-        """Ids of the training tasks, spread evenly over the families."""
-        return tuple(f"simulated/family-{index % self.families:03d}/{index:05d}" for index in range(self.tasks))
+        """Ids of the training tasks; where they have no names, spread evenly over the families."""
+        return self.named_tasks or tuple(f"simulated/family-{index % self.families:03d}/{index:05d}" for index in range(self.tasks))

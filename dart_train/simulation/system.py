@@ -212,8 +212,7 @@ class Simulation:
             slot.episode = self._parked.pop(command.rollout_id)
             self.heap.after(desktop.fork_s.draw(self._random), self._begin_step, token)
             return
-        random = Random(f"{self.scenario.seed}/{command.rollout_id}/{slot.generation}")
-        draw = self._book.draw(command.task_id, random, command.max_steps)
+        draw = self._book.draw(command.task_id, command.max_steps)
         slot.episode = SimulatedEpisode(command.rollout_id, command.task_id, draw.steps, draw.succeeds)
         if not desktop.forks:
             self.heap.after(desktop.reset_s.draw(self._random), self._prepared_alone, token)

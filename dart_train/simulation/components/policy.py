@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from random import Random
 
 from dart_agent.prompts.builder import PromptSpec
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv
@@ -52,7 +51,6 @@ class SimulatedEpisodes:
         self.log = log
         self.spec = spec
         self._book = TaskBook(model, seed)
-        self._seed = seed
         self._max_steps = max_steps
         self._draws: dict[str, EpisodeDraw] = {}
 
@@ -80,8 +78,7 @@ class SimulatedEpisodes:
         """
         known = self._draws.get(rollout_id)
         if known is None:
-            random = Random(f"{self._seed}/{len(self._draws)}")
-            known = self._draws[rollout_id] = self._book.draw(task_id, random, self._max_steps)
+            known = self._draws[rollout_id] = self._book.draw(task_id, self._max_steps)
         return known
 
 
