@@ -46,10 +46,11 @@ DART_DESKTOP = DesktopModel(
     reset_s=Latency(mean_s=82.5, sigma=0.05),
     forks=False,
     step_s=DART_STEP,
+    performs_done=True,
     evaluate_s=Latency(mean_s=10.0, sigma=0.3),
     park_s=Latency(mean_s=82.5, sigma=0.05),
 )
-OWN_DESKTOP = DesktopModel(step_s=DART_STEP)
+OWN_DESKTOP = DesktopModel(step_s=DART_STEP, performs_done=True)
 """Our resets and forks (benchmarks/results/desktops_runc.json: restore 0.19 to 0.40 s, cold start 2.5 s), with DART's pause per step."""
 OWN_FAST_DESKTOP = DesktopModel()
 """Without the pause: 1 s per step, where a settled step was measured with 0.083 s."""

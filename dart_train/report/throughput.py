@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dart_envs.types import EndReason
 from dart_train.report.page import Chart, Curve, StageThroughput, Utilisation
 from dart_train.utilisation import (
     Interval,
@@ -53,6 +54,7 @@ class EpisodeLine:
         env_s: Seconds of performing actions.
         queue_s: The part of `model_s` in which no engine computed the request; None where the line does not say.
         evaluate_s: Seconds in which its desktop was evaluated.
+        executed: Number of steps whose action the environment executed: all but one that ends the episode (`DONE`, `FAIL`).
         finished: Whether it ended; False: it was abandoned, and begins anew elsewhere or never.
     """
 
@@ -66,6 +68,7 @@ class EpisodeLine:
     env_s: float
     queue_s: float | None = None
     evaluate_s: float = 0.0
+    executed: float = 0.0
     finished: bool = True
 
 
@@ -108,18 +111,20 @@ def episode_lines(metrics: Iterable[Mapping[str, Any]]) -> list[EpisodeLine]:
         end_s, duration_s = _number(line, "time_s"), _number(line, "duration_s")
         if line.get("kind") not in ("episode", "abandoned") or end_s is None or duration_s is None:
             continue
+        actions = _number(line, "steps") or 0.0
         found.append(
             EpisodeLine(
                 phase=str(line.get("phase")),
                 begin_s=end_s - duration_s,
                 end_s=end_s,
-                actions=_number(line, "steps") or 0.0,
+                actions=actions,
                 tokens=_number(line, "tokens"),
                 reset_s=_number(line, "reset_s") or 0.0,
                 model_s=_number(line, "model_s") or 0.0,
                 env_s=_number(line, "env_s") or 0.0,
                 queue_s=_number(line, "queue_s"),
                 evaluate_s=_number(line, "evaluate_s") or 0.0,
+                executed=max(0.0, actions - (line.get("end") in (EndReason.DONE, EndReason.FAIL))),
                 finished=line.get("kind") == "episode",
             )
         )

@@ -16,6 +16,7 @@ from dart_train.scheduling.entities import Group
 from dart_train.scheduling.events import BatchAsked, BatchDone, BatchRefused, PolicyPublished
 from dart_train.scheduling.groups import close_before_stale, discard_stale_partials, drop_ready, stop
 from dart_train.scheduling.settings import SchedulingMode
+from dart_train.scheduling.staleness_budget import largest_reserve
 from dart_train.scheduling.state import SchedulerState
 
 
@@ -52,7 +53,8 @@ def on_batch_asked(state: SchedulerState, event: BatchAsked, commands: list[Comm
     taken = [group for *_, group in nsmallest(batch.max_groups, order, key=itemgetter(0, 1, 2))]
     stale = sum(group.stale_share(oldest_fresh) for group in taken) + nstale
     members = sum(len(group.spans) for group in taken) + nstale
-    state.measures.add_batch(stale / members if members else 0.0, batch.max_staleness - state.measures.version_lag)
+    most = largest_reserve(batch.max_staleness, state.measures.version_lag)
+    state.measures.add_batch(stale / members if members else 0.0, most)
     for group in taken:
         state.take_ready(group)
     for group in taken:

@@ -17,10 +17,10 @@ REFRESH = 32
 """The expected longest episode is computed anew after this many episodes."""
 FAST, SLOW = 0.3, 0.05
 """Weights of a new value in exponential averages: of updates and setups, and of single rollouts and groups."""
-STALE_TARGET = 0.01
+STALE_TARGET = 0.02
 """Fraction of rows withheld as stale that the reserve of the staleness budget is adjusted to."""
 RESERVE_GAIN = 1.0
-"""Versions by which the reserve grows per batch in which everything is stale."""
+"""Versions by which the reserve grows per batch in which everything is stale. It shrinks by 0.02 per batch in which nothing is."""
 START_RESERVE = 0.5
 MIN_USEFUL_FRACTION = 0.1
 """Bound of the fraction of groups that can train, so that admission stays finite."""
@@ -139,10 +139,10 @@ class Measures:
 
         Args:
             stale_fraction: Fraction of its rows that is stale.
-            max_reserve: Upper bound of the reserve.
+            max_reserve: Upper bound of the reserve, at least 0.
         """
         changed = self.reserve + RESERVE_GAIN * (stale_fraction - STALE_TARGET)
-        self.reserve = min(max(changed, 0.0), max(max_reserve, 0.0))
+        self.reserve = min(max(changed, 0.0), max_reserve)
 
 
 def _average(before: float | None, value: float, weight: float) -> float:

@@ -23,9 +23,10 @@ trainer, p fraction of finished groups that can train, P groups that are filled 
 
 3. The trainer takes B groups per version. A group behind N others is trained on N / B versions later (Little's law); hence at most
    (S + 1 - v - r) B groups are under way (being filled, running, ready or in the trainer), where an open one counts p, because the rest
-   is dropped. At least B are allowed, because fewer make no batch. The reserve r is there because groups differ in how long they take, so
-   that they are not trained on in the order of their opening. It is adjusted after every batch by the fraction that was stale in it: an
-   integral controller with the target of 1 %.
+   is dropped. At least 2 B are allowed where S >= 1: with one batch in the trainer and none being filled, desktops and trainer would take
+   turns. At least B are allowed where S = 0, because fewer make no batch. The reserve r is there because groups differ in how long they
+   take, so that they are not trained on in the order of their opening. It is adjusted after every batch by the fraction that was stale in
+   it: an integral controller with the target of 2 %. Where the least number is too many for S, more than that is withheld.
    Source: the admission rule of AReaL (arXiv 2505.24298, section 5.1), which counts trajectories and knows neither v nor p nor r.
 """
 
@@ -105,9 +106,26 @@ def groups_under_way_limit(*, batch_groups: int, max_staleness: int, version_lag
         reserve: r, in versions.
 
     Returns:
-        The limit, at least B.
+        The limit, at least 2 B; at least B where S = 0.
     """
-    return batch_groups * max(1.0, max_staleness + 1 - version_lag - reserve)
+    return batch_groups * max(_least_batches(max_staleness), max_staleness + 1 - version_lag - reserve)
+
+
+def largest_reserve(max_staleness: int, version_lag: float) -> float:
+    """Compute the reserve above which the limit of groups under way does not fall any more (formula 3).
+
+    Args:
+        max_staleness: S, in versions.
+        version_lag: v, versions by which the inference workers are behind the trainer.
+
+    Returns:
+        Versions, at least 0.
+    """
+    return max(0.0, max_staleness + 1 - version_lag - _least_batches(max_staleness))
+
+
+def _least_batches(max_staleness: int) -> float:
+    return min(2.0, max_staleness + 1.0)
 
 
 def expected_longest_s(sorted_durations_s: Sequence[float], group_size: int) -> float:

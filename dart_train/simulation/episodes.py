@@ -21,10 +21,12 @@ class EpisodeDraw(NamedTuple):
     Attributes:
         steps: Number of its steps.
         succeeds: Whether its reward is 1; else 0.
+        stops: Whether its last action is `DONE`; else it ends at the step limit.
     """
 
     steps: int
     succeeds: bool
+    stops: bool
 
 
 class PromptShape(NamedTuple):
@@ -74,7 +76,8 @@ class TaskBook:
         within = model.sigma * math.sqrt(1 - model.between_tasks)
         natural = max(1, math.ceil(math.exp(centre + within * random.gauss(0.0, 1.0))))
         wins = random.random() < success
-        return EpisodeDraw(min(natural, max_steps), wins and natural <= max_steps)
+        stops = natural <= max_steps
+        return EpisodeDraw(min(natural, max_steps), wins and stops, stops)
 
     def _task(self, task_id: str) -> tuple[float, float]:
         known = self._tasks.get(task_id)

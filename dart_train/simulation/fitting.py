@@ -14,10 +14,10 @@ length, request_s and step_s cannot be told apart: then all of it belongs to the
 and not to request_s, for which requests of the simulated engine queue.
 
 Episodes of the start-up, before the first train step has ended, say nothing about the rest: they wait for workers that start. The mean of
-an action is over all steps and not over episodes: the last step of an episode often executes nothing, and that is more of a short one. A
-number of steps is a duration that was rounded up, so half a step is taken off before the distribution is fitted. A train step takes
-update_s + tokens / tokens_per_s. The first episode of a task prepares it and starts from a copy; those that begin after that only copy;
-those in between waited, and say nothing. Lines of kind `weights` say how long workers read and swap.
+an action is over all executed actions and not over episodes: `DONE` executes nothing, and that is more of a short episode. A number of
+steps is a duration that was rounded up, so half a step is taken off before the distribution is fitted. A train step takes update_s +
+tokens / tokens_per_s. The first episode of a task prepares it and starts from a copy; those that begin after that only copy; those in
+between waited, and say nothing. Lines of kind `weights` say how long workers read and swap.
 """
 
 from __future__ import annotations
@@ -103,9 +103,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
         update={
             "reset_s": _latency([each - fork_s for each in prepared_s] if copied_s else prepared_s),
             "fork_s": _latency(copied_s),
-            "step_s": _latency(
-                [each.env_s / each.actions for each in episodes], spread=math.sqrt(fmean(steps))
-            ).model_copy(update={"mean_s": sum(each.env_s for each in episodes) / sum(steps)}),
+            "step_s": _step_latency(episodes),
             "evaluate_s": _latency(each.evaluate_s for each in episodes),
         }
     )
@@ -150,6 +148,17 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
     return start.model_copy(
         update={"desktop": desktop, "episode": episode, "engine": engine, "trainer": trainer, "publish": publish}
     )
+
+
+def _step_latency(episodes: Sequence[EpisodeLine]) -> Latency:
+    """What an executed action takes; an episode without one says nothing."""
+    acted = [each for each in episodes if each.executed > 0]
+    if not acted:
+        return Latency(mean_s=0.0)
+    executed = sum(each.executed for each in acted)
+    spread = math.sqrt(executed / len(acted))
+    mean_s = sum(each.env_s for each in acted) / executed
+    return _latency([each.env_s / each.executed for each in acted], spread=spread).model_copy(update={"mean_s": mean_s})
 
 
 def _after_start_up(episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine]) -> list[EpisodeLine]:

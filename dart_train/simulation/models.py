@@ -58,6 +58,8 @@ class DesktopModel(StrictModel):
             room. The default is the farm's quota of 4 GiB at 50 MB each.
         fork_s: A desktop from a snapshot: of a fork, and of a parked rollout that is continued.
         step_s: Performing an action, settling and the screenshot; fixed pauses included.
+        performs_done: Whether the action that ends an episode (`DONE`) takes the time of a step. OSWorld's environment pauses after it;
+            ours does not perform it.
         evaluate_s: The evaluator, once per episode.
         park_s: Keeping a stopped rollout's desktop as a snapshot.
     """
@@ -67,6 +69,7 @@ class DesktopModel(StrictModel):
     prepared_tasks: int = Field(default=80, ge=0)
     fork_s: Latency = Latency(mean_s=0.4, sigma=0.4)
     step_s: Latency = Latency(mean_s=1.0, sigma=0.5)
+    performs_done: bool = False
     evaluate_s: Latency = Latency(mean_s=0.5, sigma=0.5)
     park_s: Latency = Latency(mean_s=0.9, sigma=0.2)
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from dart_agent.inference.decisions.routing import Router
 from dart_train.scheduling.events import Event
 from dart_train.simulation.engine import SimulatedEngine, SimulatedRequest
+from dart_train.simulation.episodes import EpisodeDraw
 from dart_train.simulation.event_heap import EventHeap
 from dart_train.simulation.models import SystemModels
 from dart_train.simulation.records import RunRecorder
@@ -130,8 +131,7 @@ class SimulatedEpisode:
     Args:
         rollout_id: The rollout.
         task_id: Its task.
-        steps: How many steps it will have.
-        succeeds: Whether its reward will be 1.
+        draw: Its length and its outcome.
 
     Attributes:
         step: Steps so far.
@@ -140,17 +140,21 @@ class SimulatedEpisode:
         max_version: Newest version so far.
     """
 
-    __slots__ = ("max_version", "min_version", "rollout_id", "rows", "step", "steps", "succeeds", "task_id")
+    __slots__ = ("draw", "max_version", "min_version", "rollout_id", "rows", "step", "task_id")
 
-    def __init__(self, rollout_id: str, task_id: str, steps: int, succeeds: bool) -> None:
+    def __init__(self, rollout_id: str, task_id: str, draw: EpisodeDraw) -> None:
         self.rollout_id = rollout_id
         self.task_id = task_id
-        self.steps = steps
-        self.succeeds = succeeds
+        self.draw = draw
         self.step = 0
         self.rows: list[tuple[int, int]] = []
         self.min_version: int | None = None
         self.max_version: int | None = None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the present step is the last one."""
+        return self.step + 1 >= self.draw.steps
 
 
 class SimulatedSlot:

@@ -62,4 +62,6 @@ class Scenario:
     @property
     def task_ids(self) -> tuple[str, ...]:
         """Ids of the training tasks; where they have no names, spread evenly over the families."""
-        return self.named_tasks or tuple(f"simulated/family-{index % self.families:03d}/{index:05d}" for index in range(self.tasks))
+        return self.named_tasks or tuple(
+            f"simulated/family-{index % self.families:03d}/{index:05d}" for index in range(self.tasks)
+        )

@@ -213,7 +213,7 @@ class Simulation:
             self.heap.after(desktop.fork_s.draw(self._random), self._begin_step, token)
             return
         draw = self._book.draw(command.task_id, command.max_steps)
-        slot.episode = SimulatedEpisode(command.rollout_id, command.task_id, draw.steps, draw.succeeds)
+        slot.episode = SimulatedEpisode(command.rollout_id, command.task_id, draw)
         if not desktop.forks:
             self.heap.after(desktop.reset_s.draw(self._random), self._prepared_alone, token)
             return
@@ -330,6 +330,9 @@ class Simulation:
             episode.min_version = oldest
         if episode.max_version is None or newest > episode.max_version:
             episode.max_version = newest
+        if episode.is_ending and episode.draw.stops and not self.models.desktop.performs_done:
+            self._end_step((slot, slot.generation))
+            return
         self.record.slots.change(slot.name, SlotActivity.EXECUTING)
         delay_s = self.models.desktop.step_s.draw(self._random)
         self.heap.after(delay_s, self._end_step, (slot, slot.generation))
@@ -345,9 +348,10 @@ class Simulation:
         episode = slot.episode
         if slot.generation != generation or episode is None:
             return
+        was_last = episode.is_ending
         episode.step += 1
         self.record.actions += 1
-        if episode.step < episode.steps:
+        if not was_last:
             self._begin_step(token)
             return
         self.record.slots.change(slot.name, SlotActivity.RESETTING)
@@ -364,18 +368,18 @@ class Simulation:
         known = self.scheduler.rollouts.get(episode.rollout_id)
         group_id = "" if known is None else known.group.group_id
         self.trainer.store(
-            StoredRollout(episode.rollout_id, group_id, now_s, tuple(episode.rows), episode.steps),
+            StoredRollout(episode.rollout_id, group_id, now_s, tuple(episode.rows), episode.draw.steps),
             known=group_id in self.scheduler.groups,
         )
-        self.record.ended(episode.steps, masked=False)
-        if episode.succeeds:
+        self.record.ended(episode.draw.steps, masked=False)
+        if episode.draw.succeeds:
             self._solved.add(episode.task_id)
         self.decide(
             events.RolloutEnded(
                 now_s,
                 episode.rollout_id,
-                1.0 if episode.succeeds else 0.0,
-                episode.steps,
+                1.0 if episode.draw.succeeds else 0.0,
+                episode.draw.steps,
                 duration_s=now_s - slot.assigned_s,
                 prepare_s=slot.prepare_s or None,
                 version_min=episode.min_version,

@@ -29,7 +29,7 @@ class ComponentFigures:
 
     Attributes:
         window_s: Length of the window.
-        actions_per_min: Steps per minute; each has one answered request. The last one of an episode executes nothing.
+        actions_per_min: Steps per minute; each has one answered request. `DONE` counts and executes nothing.
         env_in_use: Share of desktop time that executes an action or waits for a response, whether an engine computes it or not.
         env_util: Environment utilisation: executing an action, or waiting for a request that an engine computes; None where the run has
             not recorded how long requests were queued.

@@ -101,7 +101,7 @@ class _EpisodePolicy:
         lease = self._env.lease
         if ends and isinstance(lease, SimulatedLease):
             lease.solved = draw.succeeds
-        action = Action(ActionType.DONE) if ends else Action(ActionType.WAIT)
+        action = Action(ActionType.DONE) if ends and draw.stops else Action(ActionType.WAIT)
         return dataclasses.replace(completion, text=self._write(action, request.images))
 
     def _write(self, action: Action, images: Sequence[object]) -> str:

@@ -31,6 +31,7 @@ from dart_train.scheduling.events import (
     WorkAsked,
     WorkerReleased,
 )
+from dart_train.scheduling.staleness_budget import largest_reserve
 
 
 def test_a_whole_group_starts_on_the_next_free_desktops() -> None:
@@ -398,3 +399,18 @@ def test_the_budget_bounds_the_groups_under_way() -> None:
     groups = {each.group_id for each in asked if each is not None}
     assert len(groups) == 6, "(max_staleness + 1) batches of 2 groups"
     assert asked[-1] is None
+
+
+@pytest.mark.parametrize(("max_staleness", "groups"), [(0, 0), (1, 2), (2, 2)])
+def test_desktops_fill_the_next_batch_while_the_trainer_has_one(max_staleness: int, groups: int) -> None:
+    """However large the reserve, unless the policy must be trained on its newest tokens only."""
+    harness = SchedulingHarness(batch={"min_groups": 2, "max_groups": 2, "max_staleness": max_staleness})
+    harness.train()
+    for _ in range(2):
+        harness.group()
+    harness.batch()
+    for _ in range(30):
+        harness.state.measures.add_batch(1.0, largest_reserve(max_staleness, 0.0))
+    harness.state.measures.useful_fraction = 1.0
+    asked = [harness.ask() for _ in range(20)]
+    assert len({each.group_id for each in asked if each is not None}) == groups

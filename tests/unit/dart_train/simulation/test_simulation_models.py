@@ -16,6 +16,7 @@ from dart_train.simulation.episodes import TaskBook, prompt_of
 from dart_train.simulation.fitting import fit_models
 from dart_train.simulation.gantt import gantt_svg
 from dart_train.simulation.models import (
+    DesktopModel,
     EpisodeModel,
     FaultModel,
     Latency,
@@ -86,7 +87,7 @@ def test_a_window_of_screenshots_reuses_only_the_system_prompt_once_it_moves() -
 
 def test_an_episode_that_reaches_the_limit_fails() -> None:
     book = TaskBook(EpisodeModel(median_steps=30.0, sigma=0.3, success_alpha=1e6, success_beta=1.0), 0)
-    draws = [book.draw("simulated/a/1", random.Random(seed), 30) for seed in range(200)]
+    draws = [book.draw("simulated/a/1", 30) for _ in range(200)]
     assert all(draw.steps <= 30 for draw in draws)
     assert any(draw.succeeds for draw in draws)
     assert any(draw.steps == 30 and not draw.succeeds for draw in draws)
@@ -163,9 +164,9 @@ def fitted(tmp_path: Path, lines: list[dict[str, Any]]) -> SystemModels:
 
 def test_a_fit_on_drawn_episodes_draws_episodes_of_the_same_length(tmp_path: Path) -> None:
     model = EpisodeModel(median_steps=5.0, sigma=0.5)
-    drawn = [TaskBook(model, 0).draw(f"t{index}", random.Random(index), 30).steps for index in range(2000)]
+    drawn = [TaskBook(model, 0).draw(f"t{index}", 30).steps for index in range(2000)]
     found = fitted(tmp_path, [lines_of(steps, 24, 0.2 * steps, 100.0 * at) for at, steps in enumerate(drawn)]).episode
-    again = [TaskBook(found, 1).draw(f"t{index}", random.Random(index), 30).steps for index in range(2000)]
+    again = [TaskBook(found, 1).draw(f"t{index}", 30).steps for index in range(2000)]
     assert fmean(again) == pytest.approx(fmean(drawn), rel=0.03)
     assert (found.median_steps, found.sigma) == pytest.approx((5.0, 0.5), rel=0.06)
 
@@ -178,10 +179,27 @@ def test_where_all_responses_are_equally_long_requests_do_not_queue_for_their_fi
     assert 24 * (engine.step_s + engine.step_s_per_request) == pytest.approx(0.2, rel=0.05)
 
 
-def test_the_mean_of_a_step_is_over_all_steps(tmp_path: Path) -> None:
-    """The last step of an episode executes nothing: half of a short episode's steps, and a tenth of a long one's."""
-    lines = [lines_of(steps, 24, 1.0, 100.0 * at) | {"env_s": steps - 1.0} for at, steps in enumerate([2, 10] * 20)]
-    assert fitted(tmp_path, lines).desktop.step_s.mean_s == pytest.approx(10 / 12)
+def test_the_mean_of_an_action_is_over_all_executed_ones(tmp_path: Path) -> None:
+    """`DONE` executes nothing: half of a short episode's steps. At the step limit the last action is executed."""
+    lines = [
+        lines_of(steps, 24, 1.0, 100.0 * at) | {"env_s": 2.0 * (steps - (end == "done")), "end": end}
+        for at, (steps, end) in enumerate([(2, "done"), (10, "done"), (12, "max_steps"), (1, "done")] * 10)
+    ]
+    assert fitted(tmp_path, lines).desktop.step_s == Latency(mean_s=2.0)
+
+
+def test_the_action_that_ends_an_episode_takes_no_time_of_a_desktop() -> None:
+    one_step = EpisodeModel(median_steps=0.5, sigma=0.0, response_sigma=0.0)
+    desktop = DesktopModel(step_s=Latency(mean_s=10.0))
+    base = Scenario(
+        desktops=4, workers=1, rollouts_per_task=2, hours=0.2, warm_up_hours=0.0, models=SystemModels(episode=one_step)
+    )
+    ours, osworld = (
+        simulate(replace(base, models=base.models.model_copy(update={"desktop": each})))
+        for each in (desktop, desktop.model_copy(update={"performs_done": True}))
+    )
+    assert ours.slots.executing == 0.0
+    assert osworld.slots.executing > 0.5
 
 
 def test_a_fit_leaves_out_the_wait_for_workers_that_start(tmp_path: Path) -> None:
