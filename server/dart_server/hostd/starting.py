@@ -59,8 +59,10 @@ def _restore(storage: Storage, runc: Runc, desktop: DesktopProcess, snapshot: Sn
         return runc.restore(desktop.name, place, processes, place)
     copy: Path = kept / f"for-{desktop.name}"
     try:
-        process_images.for_range(processes, copy, desktop.first_id)
+        process_images.for_range(processes, snapshot.sizes, copy, desktop.first_id)
         with restored_network.ready_when_asked(place):
-            return runc.restore(desktop.name, place, copy, place)
+            pid = runc.restore(desktop.name, place, copy, place)
+        process_images.keep(copy)
+        return pid
     finally:
         discard(copy)

@@ -64,7 +64,7 @@ def test_images_for_another_range_differ_in_the_user_namespace_only(tmp_path: Pa
     (images / "userns-14.img").write_bytes(magic + struct.pack("=I", 4) + b"old!")
     (images / "pages-1.img").write_bytes(b"x" * 4096)
     first = user_ids.LOWEST + 3 * user_ids.COUNT
-    process_images.for_range(images, tmp_path / "copy", first)
+    process_images.for_range(images, ("userns-14.img", "pages-1.img"), tmp_path / "copy", first)
     assert (tmp_path / "copy" / "pages-1.img").samefile(images / "pages-1.img")
     written = (tmp_path / "copy" / "userns-14.img").read_bytes()
     # Numbers in protobuf's form: the first id inside, the first one outside, how many.
@@ -74,6 +74,33 @@ def test_images_for_another_range_differ_in_the_user_namespace_only(tmp_path: Pa
     assert written[12:] == b"\x0a" + bytes([len(extent)]) + extent + b"\x12" + bytes([len(extent)]) + extent
     assert length == len(written) - 12
     assert (images / "userns-14.img").read_bytes() == magic + struct.pack("=I", 4) + b"old!"
+
+
+def test_a_copy_that_was_kept_is_taken_over_with_the_next_range(tmp_path: Path) -> None:
+    images, names = tmp_path / "images", ("userns-14.img", "pages-1.img")
+    images.mkdir()
+    for name in names:
+        (images / name).write_bytes(b"12345678....old!")
+    ranges = [user_ids.LOWEST + number * user_ids.COUNT for number in range(3)]
+    copies = [tmp_path / f"for-{number}" for number in range(3)]
+    process_images.for_range(images, names, copies[0], ranges[0])
+    process_images.for_range(images, names, copies[1], ranges[1])
+    first_inode, first_written = copies[0].stat().st_ino, (copies[0] / "userns-14.img").read_bytes()
+    process_images.keep(copies[0])
+    assert not copies[0].exists()
+    process_images.for_range(images, names, copies[2], ranges[2])
+    assert copies[2].stat().st_ino == first_inode
+    assert (copies[2] / "userns-14.img").read_bytes() not in (first_written, (copies[1] / "userns-14.img").read_bytes())
+    assert (copies[2] / "pages-1.img").samefile(images / "pages-1.img")
+    assert {entry.name for entry in copies[2].iterdir()} == {*names}
+
+
+def test_a_snapshot_keeps_few_copies_and_one_that_was_deleted_none(tmp_path: Path) -> None:
+    for number in range(process_images.MAX_SPARES + 1):
+        (tmp_path / f"for-{number}").mkdir()
+        process_images.keep(tmp_path / f"for-{number}")
+    assert len(list(tmp_path.glob("spare-*"))) == process_images.MAX_SPARES
+    process_images.keep(tmp_path / "deleted" / "for-1")
 
 
 @pytest.mark.parametrize("works", [True, False])
