@@ -108,6 +108,7 @@ def scenario(
         hours=hours,
         warm_up_hours=1.0,
         seed=seed,
+        batch_waits_for_workers=True,
         routing=RoutingSettings(prefix_affinity=streams),
         scheduler=SchedulerSettings(
             seed=seed,

@@ -40,8 +40,8 @@ class SimulatedSystem(Protocol):
     record: RunRecorder
 
     @property
-    def coupled(self) -> bool:
-        """Whether rollouts and trainer take turns."""
+    def waits_for_workers(self) -> bool:
+        """Whether the next batch begins only when all workers have the new weights."""
         ...
 
     def decide(self, event: Event) -> None:

@@ -34,6 +34,8 @@ class Scenario:
         routing: Settings of the router.
         retries: Settings of retries.
         max_updating: Most workers that take weights at the same time.
+        batch_waits_for_workers: Whether mode `batch` begins the next batch only when all workers have the new weights, as a system that
+            samples and trains in turns does; a run of ours begins it when they are published.
         models: Latencies.
         stuck_after_s: A rollout that is queued or assigned for longer without a change counts as stuck. Longer than any episode, train step
             and repair that is simulated.
@@ -55,6 +57,7 @@ class Scenario:
     routing: RoutingSettings = field(default_factory=RoutingSettings)
     retries: RetrySettings = field(default_factory=RetrySettings)
     max_updating: int = 1
+    batch_waits_for_workers: bool = False
     models: SystemModels = field(default_factory=SystemModels)
     stuck_after_s: float = 3600.0
     gantt_s: float = 0.0

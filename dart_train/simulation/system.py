@@ -97,9 +97,9 @@ class Simulation:
         self.updates = SimulatedUpdates(self)
 
     @property
-    def coupled(self) -> bool:
-        """Whether rollouts and trainer take turns."""
-        return self.scenario.scheduler.scheduling.mode is SchedulingMode.BATCH
+    def waits_for_workers(self) -> bool:
+        """Whether the next batch begins only when all workers have the new weights."""
+        return self.scenario.batch_waits_for_workers and self.scenario.scheduler.scheduling.mode is SchedulingMode.BATCH
 
     def run(self) -> None:
         """Simulate the warm-up and the window."""

@@ -159,8 +159,8 @@ class SimulatedTrainer:
         simulation.heap.after(simulation.models.faults.trainer_repair_s, self._come_back)
 
     def workers_updated(self) -> None:
-        """All workers have the newest version: in mode `batch` the train step is over now."""
-        if self._simulation.coupled and self._busy and self._published:
+        """All workers have the newest version: where the next batch waits for them, the train step is over now."""
+        if self._simulation.waits_for_workers and self._busy and self._published:
             self._finish()
 
     def _come_back(self, _: object) -> None:
@@ -199,7 +199,7 @@ class SimulatedTrainer:
         self._published = True
         simulation.decide(events.PolicyPublished(simulation.heap.now_s, self.version))
         simulation.publish(self.version)
-        if not simulation.coupled:
+        if not simulation.waits_for_workers:
             self._finish()
 
     def _finish(self) -> None:
