@@ -76,6 +76,7 @@ def scenario(cell: Cell, scheduling: SchedulingSettings, seed: int, hours: float
         hours=hours,
         warm_up_hours=0.5,
         seed=seed,
+        batch_waits_for_workers=True,
         scheduler=SchedulerSettings(
             seed=seed, scheduling=scheduling, batch=BatchSettings(min_groups=8, max_groups=8, max_staleness=4)
         ),
