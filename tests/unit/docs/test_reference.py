@@ -91,6 +91,16 @@ def test_every_setup_step_stands_on_the_page_of_task_files() -> None:
     assert [name for name in STEP_PARAMETERS if f"### `{name}`" not in page] == []
 
 
+def test_every_field_of_a_task_file_has_a_meaning() -> None:
+    silent = [
+        f"{model.__name__}.{row.name}"
+        for model in tasks_page.TASK_MODELS
+        for row in field_rows(model)
+        if not row.meaning
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize("program", commands_page.PROGRAMS)
 def test_every_command_and_option_has_a_help_text(program: str) -> None:
     page, silent = commands_page.commands_page(program), []
