@@ -56,7 +56,8 @@ def evaluators_page() -> str:
     """Render the page of getters and metrics."""
     return (
         "# Getters and metrics\n\n"
-        "This page is for people who write evaluators. A getter (`result.type`, `expected.type`) reads one "
+        "This page is for people who write evaluators. After it you know every getter and metric, with its parameters. A getter "
+        "(`result.type`, `expected.type`) reads one "
         "value from the desktop. A metric (`func`) compares "
         "it with what is expected and returns a score in [0, 1]. The parameters that each takes are in braces, "
         "those in brackets are optional. "
