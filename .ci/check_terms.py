@@ -2,7 +2,7 @@
 """Refuse retired terms: identifiers that have a standard name now, and phrases of the former private vocabulary.
 
 `make lint` runs this script. Identifiers are looked up in the names of Python files (never in their strings or comments), phrases in
-Markdown, docstrings, comments and strings. Ordinary English words are not on the lists. `CONTRIBUTING.md` has the glossary. The changelog
+Markdown, docstrings, comments and strings. Ordinary English words are not on the lists. `docs/glossary.md` defines the terms. The changelog
 and the engineering log tell history, so they are not read. Exit code 1: at least one retired term, one line each.
 """
 

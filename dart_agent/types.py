@@ -324,3 +324,24 @@ def family_of(task_id: str) -> str:
     """
     parts = task_id.split("/")
     return parts[1] if len(parts) == 3 else task_id
+
+
+__all__ = [
+    "Completion",
+    "Directive",
+    "FinishReason",
+    "PointedTarget",
+    "Policy",
+    "PolicyRequest",
+    "PolicyVersion",
+    "Purpose",
+    "RewardKind",
+    "SamplingParams",
+    "StepRecord",
+    "StopReason",
+    "Trajectory",
+    "VersionSpan",
+    "WorkItem",
+    "WorkSource",
+    "family_of",
+]

@@ -367,3 +367,6 @@ def scale_action(action: Action, from_wh: tuple[int, int], to_wh: tuple[int, int
         if x is not None and y is not None:
             changed[x_name], changed[y_name] = scale_point((x, y), from_wh, to_wh)
     return replace(action, **changed)  # type: ignore[arg-type]
+
+
+__all__ = ["action_from_dict", "action_to_dict", "check_action", "decode_action", "scale_action", "to_input_events"]

@@ -272,3 +272,39 @@ class ActionError(DartEnvError):
     def __init__(self, message: str, fault: ActionFault = ActionFault.BAD_VALUE) -> None:
         super().__init__(message)
         self.fault = fault
+
+
+__all__ = [
+    "ActionError",
+    "ActionFault",
+    "AssetError",
+    "ClaimCancelledError",
+    "DartEnvError",
+    "DesktopError",
+    "DesktopFailedError",
+    "EvaluatorError",
+    "FarmDatabaseUnavailableError",
+    "FarmDrainingError",
+    "FarmError",
+    "FarmTimeoutError",
+    "FarmUnreachableError",
+    "ForbiddenError",
+    "GuestError",
+    "HostFaultError",
+    "ImageNotFoundError",
+    "InvalidRequestError",
+    "LeaseExpiredError",
+    "LeaseLostError",
+    "NoCapacityError",
+    "NotFoundError",
+    "QuotaExceededError",
+    "SetupError",
+    "SnapshotBrokenError",
+    "SnapshotNotFoundError",
+    "SnapshotQuotaError",
+    "StaleFencingTokenError",
+    "TaskError",
+    "TooManyRequestsError",
+    "UnauthenticatedError",
+    "UnsupportedCapabilityError",
+]

@@ -184,3 +184,16 @@ def read_image(path: Path, image_wh: tuple[int, int] | None = None) -> RgbImage:
             f"{path} has {pixels.shape[1]}x{pixels.shape[0]} pixels, but its samples say {image_wh[0]}x{image_wh[1]}"
         )
     return pixels
+
+
+__all__ = [
+    "Box",
+    "GroundingSample",
+    "GroundingTarget",
+    "Polygon",
+    "PolygonBorder",
+    "QueryKind",
+    "read_image",
+    "read_samples",
+    "write_samples",
+]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 
-from dart_envs.action_spaces.base import ActionCodec, CanonicalCodec
+from dart_envs.action_spaces.base import ActionCodec, CanonicalCodec, StatelessCodec
 from dart_envs.action_spaces.computer_13 import Computer13Codec
 from dart_envs.action_spaces.discrete_grid import DiscreteGridCodec
 from dart_envs.action_spaces.normalized import NormalizedCodec
@@ -65,4 +65,12 @@ def make_codec(choice: ActionSpaceLike, resolution: tuple[int, int]) -> ActionCo
     return factory(resolution)
 
 
-__all__ = ["CODECS", "ENTRY_POINT_GROUP", "ActionCodec", "ActionSpaceLike", "CodecFactory", "make_codec"]
+__all__ = [
+    "CODECS",
+    "ENTRY_POINT_GROUP",
+    "ActionCodec",
+    "ActionSpaceLike",
+    "CodecFactory",
+    "StatelessCodec",
+    "make_codec",
+]

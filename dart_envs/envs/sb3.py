@@ -165,3 +165,6 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
             One False for each desktop.
         """
         return [False] * len(list(self._get_indices(indices)))
+
+
+__all__ = ["StableBaselinesVecEnv"]

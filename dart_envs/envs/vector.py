@@ -448,3 +448,6 @@ def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:
     vector = reference()
     if vector is not None:
         vector.close()
+
+
+__all__ = ["DartVectorEnv"]

@@ -55,7 +55,12 @@ class TaskModel(BaseModel):
 
 
 class SetupStep(TaskModel):
-    """One setup step; its parameters are checked by type."""
+    """One setup step; its parameters are checked by type.
+
+    Attributes:
+        type: Name of the step, such as `launch` or `write_file`.
+        parameters: Its parameters; which there are depends on the type.
+    """
 
     type: str
     parameters: Mapping[str, Any] = Field(default_factory=dict)
@@ -81,7 +86,17 @@ class Scoring(StrEnum):
 
 
 class Evaluator(TaskModel):
-    """OSWorld's evaluator: one function, or parallel lists of functions joined by `conj`."""
+    """OSWorld's evaluator: one function, or parallel lists of functions joined by `conj`.
+
+    Attributes:
+        func: Name of a metric, or of several; `infeasible` for a task that cannot be done.
+        result: The getter that reads what is there (`type` and its parameters); with several functions a list, one for each.
+        expected: The getter or the rule that says what is right, in the same form.
+        options: Options of the metric, in the same form.
+        conj: How the scores of several functions are joined: `and`, all of them must be right; `or`, one of them.
+        postconfig: Setup steps that run before anything is read: the post-configuration.
+        config_note: A note for readers; nothing uses it.
+    """
 
     func: str | tuple[str, ...] = Field(min_length=1)
     result: ConfigMapping | tuple[ConfigMapping | None, ...] | None = None
@@ -133,7 +148,13 @@ class Evaluator(TaskModel):
 
 
 class Checkpoint(TaskModel):
-    """A part of a task that earns credit by itself. weight: relative to that of the task's own evaluator, which is 1."""
+    """A part of a task that earns credit by itself.
+
+    Attributes:
+        evaluator: What judges the part.
+        weight: Its weight beside that of the task's own evaluator, which is 1.
+        name: Name for reports.
+    """
 
     evaluator: Evaluator
     weight: float = Field(default=1.0, gt=0, le=1000)
@@ -143,14 +164,36 @@ class Checkpoint(TaskModel):
 class Task(TaskModel):
     """One task. Fields up to `env_may_change` are OSWorld's, the rest is ours.
 
-    evaluator: left out where only a program or a judge model can say how an episode went (`dart_agent.rewards`).
-    checkpoints: what earns partial credit where such credit is asked for (`scored`), and nothing otherwise.
-    max_steps: actions one episode may take. publish_setup: False where setup is so quick that a snapshot per task is
-    not worth its bytes: the desktop is restored to its booted state and set up anew each time. min_resolution: smallest
-    screen (width, height in pixels) that `prepare` accepts. starts_at: the desktop's time of day when the setup begins (see
-    `dart_envs.types.SupportsClock`); None: the real one.
-    oracle, near_miss: scripts that solve it, and that almost do; exploits: scripts that only look as if they did. All only for checks
-    and demonstrations.
+    Attributes:
+        id: Identity of the task; in a suite `suite/family/variation`.
+        instruction: What the policy is asked to do.
+        config: Setup steps that prepare the desktop before the episode, in order.
+        evaluator: What judges the episode at its end; left out where only a program or a judge model can say how it went
+            (`dart_agent.rewards`).
+        snapshot: OSWorld's name of the virtual machine's snapshot; nothing uses it here.
+        source: Where the task comes from, as addresses or words; for readers.
+        trajectory: OSWorld's folder of a recorded solution; nothing uses it here.
+        related_apps: Applications that the task needs; an image that lacks one is refused.
+        proxy: OSWorld's mark of a task whose web sites need a proxy; nothing uses it here.
+        fixed_ip: OSWorld's mark of a task that needs a fixed network address; nothing uses it here.
+        possibility_of_env_change: OSWorld's word for how likely the task changes with the live web; nothing uses it here.
+        hint: OSWorld's hint for readers; the policy does not see it.
+        env_may_change: OSWorld's mark of a task that changes with the live web; nothing uses it here.
+        suite: The suite that the task belongs to; `file` for a task file in OSWorld's form.
+        family: The family that generated it.
+        variation: Its number in the family.
+        split: What the task may be used for.
+        max_steps: Actions that one episode may take.
+        publish_setup: False where the setup is so quick that a snapshot per task is not worth its bytes: the desktop is restored to its
+            booted state and set up anew each time.
+        image: The desktop image that the task is made for.
+        min_resolution: Smallest screen (width, height in pixels) that `prepare` accepts.
+        starts_at: The desktop's time of day when the setup begins (see `dart_envs.types.SupportsClock`); None: the real one.
+        checkpoints: What earns partial credit where such credit is asked for (`scored`), and nothing otherwise.
+        oracle_script: Script that solves the task; only for checks and demonstrations.
+        near_miss_script: Script that almost solves it and must score 0; only for checks.
+        exploit_scripts: Scripts that only look as if they solved it and must score 0; only for checks.
+        origin: The file that the task was read from; not part of a task file.
     """
 
     id: str = Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")

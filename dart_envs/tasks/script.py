@@ -28,10 +28,15 @@ WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
 class ElementTarget(BaseModel):
     """An element of the accessibility tree.
 
-    role, name, text: what it must have (each None matches all). window: name of the window it is in. nth: which of
-    several, in tree order
-    (-1: the last). at: where in its box to point, as shares of its width and height. dx, dy: pixels to add to that
-    point.
+    Attributes:
+        role: Role that it must have; None matches all.
+        name: Name that it must have; None matches all.
+        text: Text that it must have; None matches all.
+        window: Name of the window that it is in; None: any.
+        nth: Which of several, in tree order, from 0; -1: the last.
+        at: Where in its box to point, as shares of its width and height.
+        dx: Pixels to add to that point, to the right.
+        dy: Pixels to add to that point, downwards.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,9 +57,17 @@ class ElementTarget(BaseModel):
 
 
 class ActionTemplate(BaseModel):
-    """One move: an action type, and the target it needs; or `code`, and in `text` Python for the desktop's user to run.
+    """One entry of a script: an action type, and the target that it needs; or `code`, which is Python for the desktop's user to run.
 
-    later: resolve it only when it is its turn, because its target moves or another one looks like it before.
+    Attributes:
+        do: Type of the action, or `code`.
+        target: The element to point at; for a drag, where it begins.
+        to: The element at which a drag ends.
+        text: Text to type; with `code` the Python that is run.
+        keys: Keys that are pressed together.
+        dy: Clicks of the wheel, upwards.
+        duration_s: Seconds that a `wait` takes.
+        deferred: Resolve it only when it is its turn, because its target moves, or another one looks like it before.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -61,3 +61,6 @@ class LossSettings(StrictModel):
         if masks and self.tis_cap is not None and self.correction_floor >= self.tis_cap:
             raise ValueError("correction_floor is not below tis_cap: the mask would keep nothing")
         return self
+
+
+__all__ = ["AdvantageKind", "AdvantageOver", "Aggregation", "CorrectionKind", "KlEstimator", "LossSettings"]

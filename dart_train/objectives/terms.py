@@ -97,3 +97,6 @@ def row_mean(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
         Means [B, 1]; 0 where a row has no token.
     """
     return select(values_BT, mask_BT).sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
+
+
+__all__ = ["MAX_LOG_RATIO", "Surrogate", "TokenTerms", "log_ratio", "row_mean", "select"]

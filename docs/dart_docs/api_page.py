@@ -40,8 +40,8 @@ def rest_page() -> str:
     """Render the page of the REST API."""
     parts = [
         "# REST API\n\n",
-        "This page is for people who talk to a farm without the Python client. It lists every operation with "
-        "its parameters, bodies and statuses. "
+        "This page is for people who talk to a farm without the Python client. After it you know every "
+        "operation with its parameters, bodies and statuses. "
         "A running farm serves the same as `/openapi.json`. [The farm from any language](../any-language.md) "
         "shows a whole session with `curl`, "
         "WebSockets included.\n\n",
@@ -144,7 +144,8 @@ def errors_page() -> str:
     meanings = field_meanings(ErrorCode)
     return (
         "# Error codes\n\n"
-        "This page is for people who handle errors of a farm. Every error of the REST API and of its WebSockets "
+        "This page is for people who handle errors of a farm. After it you know what each code means, and what to do. Every error "
+        "of the REST API and of its WebSockets "
         "has one of these codes in the field "
         "`error`. `detail` is one sentence about this case, and `hint` says what to do. The Python client "
         "raises a subclass of `FarmError` with the "

@@ -56,7 +56,9 @@ def commands_page(program: str) -> str:
     """
     parts = [
         f"# {program}\n\n",
-        f"{PROGRAMS[program][1]} This page lists every command with its arguments and options. ",
+        f"{PROGRAMS[program][1]} This page is for people who use `{program}`. After it you know every command, with its "
+        "arguments, options and "
+        "defaults. ",
         "\n\n",
     ]
     for name, command in walk_commands(program):

@@ -20,6 +20,7 @@ def database_page() -> str:
     return (
         "# Database schema\n\n"
         "This page is for people who query a farm's or a run's database, for example with `sqlite3` or `psql`. "
+        "After it you know every table and column. "
         "Both are SQLite files unless a PostgreSQL URL is "
         "given. Only read them: the farm and the data manager are their only writers. Times are in seconds "
         "since 1970.\n\n"

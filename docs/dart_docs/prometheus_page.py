@@ -41,7 +41,8 @@ def prometheus_page() -> str:
     """Render the page."""
     return (
         "# Prometheus metrics\n\n"
-        "This page is for people who watch a farm. A farm serves these at `GET /metrics` to keys of any scope. "
+        "This page is for people who watch a farm. After it you know every metric, and what it counts. A farm serves these at "
+        "`GET /metrics` to keys of any scope. "
         "Times are in seconds, sizes in bytes. "
         "[Inference workers](../inference.md#metrics) has the metrics of the engines, [Metrics of a "
         "run](../metrics.md) those of a training run.\n\n"

@@ -37,8 +37,8 @@ def recipe_page() -> str:
     """Render the page."""
     parts = [
         "# Recipe\n\n",
-        "This page is for people who write a training recipe. It lists every section and key of the TOML file "
-        "that `dart-train` reads. "
+        "This page is for people who write a training recipe. After it you know every section and key of the TOML file "
+        "that `dart-train` reads, with default and limits. "
         "A key that is not listed is an error, and so is a contradiction between keys. `none` in a file or "
         "after `--set` stands for no value.\n\n",
     ]

@@ -74,8 +74,8 @@ def settings_page() -> str:
     return "".join(
         (
             "# Settings\n\n",
-            "This page is for people who run a farm or a client. It lists every environment variable that DART "
-            "reads, so that you can look one up. "
+            "This page is for people who run a farm or a client. After it you know every environment variable "
+            "that DART reads, with its default. "
             "A wrong value is refused with one sentence and exit code 2 before anything starts.\n\n",
             "## The farm\n\n",
             "`dart-farm serve` and the embedded farm read these. Sizes are in bytes, or in MiB where the name "

@@ -14,22 +14,24 @@ from dart_docs.markdown import code, first_paragraph, table
 from dart_envs.evaluators.getters import GETTERS
 from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS
 from dart_envs.setup import NETWORK_STEPS, STEP_PARAMETERS
-from dart_envs.tasks.model import Evaluator, SetupStep, Task
-from dart_envs.tasks.script import ActionTemplate
+from dart_envs.tasks.model import Checkpoint, Evaluator, SetupStep, Task
+from dart_envs.tasks.script import ActionTemplate, ElementTarget
 
 HEADER = ("field", "type", "default", "limits", "meaning")
+TASK_MODELS: tuple[type[BaseModel], ...] = (Task, SetupStep, Evaluator, Checkpoint, ActionTemplate, ElementTarget)
+"""The models that a task file is made of."""
 
 
 def task_schema_page() -> str:
     """Render the page of the fields of a task and of its setup steps."""
     parts = [
         "# Task files\n\n",
-        "This page is for people who write task files. It lists every field and every setup step. "
+        "This page is for people who write task files. After it you know every field and every setup step. "
         "[Tasks](../tasks.md) explains how they work together. "
         "A field that is not listed is an error that names the file and the field.\n\n",
     ]
-    for model in (Task, SetupStep, Evaluator, ActionTemplate):
-        parts += [f"## {model.__name__}\n\n", (inspect.getdoc(model) or "").strip(), "\n\n", _fields(model)]
+    for model in TASK_MODELS:
+        parts += [f"## {model.__name__}\n\n", first_paragraph(inspect.getdoc(model)), "\n\n", _fields(model)]
     parts.append("## Setup steps\n\nThe `type` of a step and its `parameters`.\n\n")
     for name, parameters in sorted(STEP_PARAMETERS.items()):
         network = " It needs the internet, so that it is refused here." if name in NETWORK_STEPS else ""
@@ -54,7 +56,8 @@ def evaluators_page() -> str:
     """Render the page of getters and metrics."""
     return (
         "# Getters and metrics\n\n"
-        "This page is for people who write evaluators. A getter (`result.type`, `expected.type`) reads one "
+        "This page is for people who write evaluators. After it you know every getter and metric, with its parameters. A getter "
+        "(`result.type`, `expected.type`) reads one "
         "value from the desktop. A metric (`func`) compares "
         "it with what is expected and returns a score in [0, 1]. The parameters that each takes are in braces, "
         "those in brackets are optional. "

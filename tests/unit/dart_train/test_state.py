@@ -178,11 +178,11 @@ def test_a_new_run_has_done_nothing(tmp_path: Path) -> None:
     assert RunState.load(tmp_path / "state.json") == RunState()
 
 
-def test_the_architecture_names_everything_in_a_run_directory(tmp_path: Path) -> None:
+def test_the_page_of_directories_names_everything_in_a_run_directory(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     values = (getattr(paths, name) for name, member in vars(RunPaths).items() if isinstance(member, property))
     entries = {value.relative_to(tmp_path).parts[0] for value in values if str(value).startswith(f"{tmp_path}/")}
-    text = (Path(__file__).resolve().parents[3] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (Path(__file__).resolve().parents[3] / "docs" / "directories.md").read_text(encoding="utf-8")
     _, _, section = text.partition("## Run directory")
     told = {
         word.partition("/")[0] for word in re.split(r"[\s;,]+", section) if re.match(r"[a-z-]+(/|\.\w+$|-id$)", word)

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def test_every_setup_step_stands_on_the_page_of_task_files() -> None:
     assert [name for name in STEP_PARAMETERS if f"### `{name}`" not in page] == []
 
 
+def test_every_field_of_a_task_file_has_a_meaning() -> None:
+    silent = [
+        f"{model.__name__}.{row.name}"
+        for model in tasks_page.TASK_MODELS
+        for row in field_rows(model)
+        if not row.meaning
+    ]
+    assert silent == []
+
+
 @pytest.mark.parametrize("program", commands_page.PROGRAMS)
 def test_every_command_and_option_has_a_help_text(program: str) -> None:
     page, silent = commands_page.commands_page(program), []
@@ -129,10 +140,11 @@ def test_every_metric_of_the_farm_stands_on_its_page() -> None:
 
 
 def packages_that_export() -> set[str]:
+    """Packages and modules with `__all__`."""
     found = set()
     for top in ("dart_envs", "dart_agent", "dart_train", "dart_server.wire"):
         package = importlib.import_module(top)
-        names = [top, *(each.name for each in pkgutil.walk_packages(package.__path__, f"{top}.") if each.ispkg)]
+        names = [top, *(each.name for each in pkgutil.walk_packages(package.__path__, f"{top}."))]
         for name in names:
             spec = importlib.util.find_spec(name)
             assert spec is not None
@@ -148,6 +160,43 @@ def test_every_package_that_exports_names_has_a_page() -> None:
         page = python_page(package)
         assert exported(package)
         assert all(f"::: {package}.{name}\n" in page for name in exported(package))
+
+
+def imported_in_blocks() -> set[tuple[str, str]]:
+    """(module, name) of everything that Python blocks of the site and its examples import from our packages by name."""
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if "engineering-log" not in page.parts]
+    blocks = [
+        textwrap.dedent(block)
+        for page in [*pages, ROOT / "README.md"]
+        for block in re.findall(
+            r"^ *```python[^\n]*\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+        )
+    ]
+    blocks += [example.read_text(encoding="utf-8") for example in (ROOT / "docs" / "examples").glob("*.py")]
+    return {
+        (node.module, alias.name)
+        for block in blocks
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dart_") and node.module is not None
+        for alias in node.names
+    }
+
+
+def is_documented(module: str, name: str) -> bool:
+    """Whether a page has the name, or the same object under the name of another package that exports it."""
+    if module in PACKAGES and name in exported(module):
+        return True
+    return any(
+        getattr(importlib.import_module(package), name) is getattr(importlib.import_module(module), name)
+        for package in PACKAGES
+        if name in exported(package)
+    )
+
+
+def test_every_name_that_a_block_imports_is_on_a_page_of_the_reference() -> None:
+    found = imported_in_blocks()
+    assert ("dart_envs.envs.sb3", "StableBaselinesVecEnv") in found
+    assert [f"{module}.{name}" for module, name in sorted(found) if not is_documented(module, name)] == []
 
 
 def test_every_generated_page_is_in_the_navigation() -> None:
