@@ -348,10 +348,9 @@ class Simulation:
         episode = slot.episode
         if slot.generation != generation or episode is None:
             return
-        was_last = episode.is_ending
         episode.step += 1
         self.record.actions += 1
-        if not was_last:
+        if episode.step < episode.draw.steps:
             self._begin_step(token)
             return
         self.record.slots.change(slot.name, SlotActivity.RESETTING)
