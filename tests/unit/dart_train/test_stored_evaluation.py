@@ -257,7 +257,7 @@ def test_a_model_is_a_folder_or_a_name_in_the_hugging_face_cache(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(snapshot)
-    seen = []
+    seen: list[stored.StoredVersion] = []
 
     async def evaluate_nothing(version: stored.StoredVersion, request: EvaluationRequest) -> StoredEvaluation:
         seen.append(version)
