@@ -22,6 +22,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from dart_envs.envs.vector import DartVectorEnv
 
+ENDING = ("end", "masked", "cause")
+"""What the info of a step says of the episode that it has ended."""
+
 
 class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
     """A `DartVectorEnv` with the interface of Stable-Baselines3; closing this closes it.
@@ -74,14 +77,18 @@ class StableBaselinesVecEnv(VecEnv):  # type: ignore[misc]
         """Wait for the results of `step_async`.
 
         Returns:
-            Observations, rewards float32 `[N]`, dones bool `[N]`, and one info dict for each desktop.
+            Observations, rewards float32 `[N]`, dones bool `[N]`, and one info dict for each desktop. Where an episode has ended, its
+            `end`, `masked` and `cause` are in the info dict; a masked episode has no verdict to learn from.
         """
         observations, rewards, terminated, truncated, infos = self.envs.step_wait()
         dones = terminated | truncated
         each = self._infos(infos)
+        final = self._infos(infos["final_info"]) if "final_info" in infos else [{}] * self.num_envs
         for index in np.flatnonzero(dones):
             each[index]["TimeLimit.truncated"] = bool(truncated[index] and not terminated[index])
-            each[index]["terminal_observation"] = self._unwrap(infos["final_obs"][index])
+            if final[index]:  # a reset that has failed again ends no episode: its own info says so
+                each[index] |= {name: final[index][name] for name in ENDING}
+                each[index]["terminal_observation"] = self._unwrap(infos["final_obs"][index])
         return self._unwrap(observations), rewards.astype(np.float32), dones, each
 
     def _unwrap(self, observation: Any) -> Any:

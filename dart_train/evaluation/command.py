@@ -30,7 +30,12 @@ class EvaluatedSplit(StrEnum):
 
 
 def evaluate_command(
-    target: Annotated[Path, typer.Argument(metavar="RUN|MODEL", help="a run folder, or a model folder with --recipe")],
+    target: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|MODEL", help="a run folder; with --recipe a model folder, or the name of a fetched checkpoint"
+        ),
+    ],
     recipe: Annotated[
         Path | None, typer.Option("--recipe", help="tasks, desktops and engines; default: the run's own recipe")
     ] = None,
@@ -71,8 +76,9 @@ def evaluate_command(
         if is_run:
             found = version_of_run(paths, chosen, version)
         else:
-            name = f"{target.resolve().name}-{hashlib.sha256(str(target.resolve()).encode()).hexdigest()[:8]}"
-            found = version_of_model(target.resolve(), chosen, runs_dir.resolve() / "evaluations" / name)
+            model = str(target.resolve() if target.exists() else target)
+            name = f"{Path(model).name}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
+            found = version_of_model(model, chosen, runs_dir.resolve() / "evaluations" / name)
         default = chosen.eval.test_episodes or chosen.eval.episodes if split == "test" else chosen.eval.episodes
         request = EvaluationRequest(
             split=split.value,
@@ -103,7 +109,7 @@ def _recipe(file: Path | None, overrides: tuple[str, ...], run: RunPaths | None)
         return load_recipe(file, overrides)
     if run is None:
         raise RecipeError(
-            "the folder is no run folder: give --recipe, which says on which tasks and desktops a model is evaluated"
+            "this is no run folder: give --recipe, which says on which tasks and desktops a model is evaluated"
         )
     if overrides:
         raise RecipeError("--set changes a recipe file: give it as --recipe")

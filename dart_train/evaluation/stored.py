@@ -126,11 +126,11 @@ class EvaluationRequest:
         return f"{self.split}-v{version}-{self.tasks}x{self.samples}-t{self.temperature:g}"
 
 
-def version_of_model(model: Path, recipe: Recipe, folder: Path) -> StoredVersion:
-    """Take a model folder as the version to evaluate.
+def version_of_model(model: Path | str, recipe: Recipe, folder: Path) -> StoredVersion:
+    """Take a model as the version to evaluate.
 
     Args:
-        model: The model.
+        model: The folder of the model, or the name of a checkpoint in the local Hugging Face cache.
         recipe: The recipe.
         folder: Where evaluations of the model are.
 
@@ -138,10 +138,10 @@ def version_of_model(model: Path, recipe: Recipe, folder: Path) -> StoredVersion
         The version.
 
     Raises:
-        RecipeError: The folder holds no model.
+        RecipeError: There is no such model, or it is not complete.
     """
     try:
-        checkpoint = resolve_checkpoint(str(model))
+        checkpoint = resolve_checkpoint(model)
         prompt = recipe.model.prompt or read_checkpoint_info(checkpoint).prompt
     except ConfigError as error:
         raise RecipeError(str(error)) from None

@@ -39,7 +39,8 @@ observation = torch.as_tensor(observation)
 steps, episodes = 0, 0
 while steps < TOTAL_STEPS:
     seen, actions, log_probs, values, rewards, ends = [], [], [], [], [], []
-    for _ in range(NUM_STEPS):
+    weights, starts = torch.ones(NUM_STEPS, NUM_ENVS), [0] * NUM_ENVS
+    for now in range(NUM_STEPS):
         with torch.no_grad():
             hidden = body(observation / 255.0)
             policy = Categorical(logits=actor(hidden))
@@ -50,6 +51,10 @@ while steps < TOTAL_STEPS:
         ends.append(torch.as_tensor(terminated | truncated, dtype=torch.float32))
         observation, steps = torch.as_tensor(new), steps + NUM_ENVS
         episodes += int((terminated | truncated).sum())
+        for index in (terminated | truncated).nonzero()[0]:
+            if info["masked"][index]:  # the farm failed: there is no verdict to learn from
+                weights[starts[index] : now + 1, index] = 0.0
+            starts[index] = now + 1
     with torch.no_grad():
         following = critic(body(observation / 255.0))[:, 0]
     advantages, last = [], torch.zeros(NUM_ENVS)
@@ -59,13 +64,14 @@ while steps < TOTAL_STEPS:
         following = values[t]
         advantages.insert(0, last)
     batch = [torch.cat(part) for part in (seen, actions, log_probs, values, advantages)]
-    returns = batch[3] + batch[4]
+    returns, weight = batch[3] + batch[4], weights.flatten() / weights.sum().clamp(min=1.0)
     for _ in range(EPOCHS):
         hidden = body(batch[0] / 255.0)
         policy = Categorical(logits=actor(hidden))
         ratio = (policy.log_prob(batch[1]) - batch[2]).exp()
         clipped = torch.min(ratio * batch[4], ratio.clamp(1 - CLIP, 1 + CLIP) * batch[4])
-        loss = -clipped.mean() + 0.5 * (critic(hidden)[:, 0] - returns).pow(2).mean() - 0.01 * policy.entropy().mean()
+        value_loss = (critic(hidden)[:, 0] - returns).pow(2)
+        loss = (weight * (-clipped + 0.5 * value_loss - 0.01 * policy.entropy())).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

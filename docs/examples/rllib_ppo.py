@@ -17,11 +17,22 @@ DESKTOP = {
 }
 
 
+class LeaveOutMasked(gym.Wrapper):
+    """Ends a masked episode with an error: the env runner then drops what it has of it, and starts again."""
+
+    def step(self, action):
+        """Perform an action."""
+        result = self.env.step(action)
+        if result[4].get("masked"):
+            raise RuntimeError(f"the episode has no verdict: {result[4]['cause']}")
+        return result
+
+
 def make_env(config):
     """One desktop, in the process of an env runner."""
     import dart_envs  # noqa: F401 - registers DartOSWorld-v0 in the env runner's process
 
-    return gym.make("DartOSWorld-v0", **config)
+    return LeaveOutMasked(gym.make("DartOSWorld-v0", **config))
 
 
 if __name__ == "__main__":
@@ -32,6 +43,7 @@ if __name__ == "__main__":
         PPOConfig()
         .environment("dart", env_config=DESKTOP)
         .env_runners(num_env_runners=2, rollout_fragment_length="auto")
+        .fault_tolerance(restart_failed_sub_environments=True)
         .training(lr=tune.grid_search([1e-4, 3e-4]), train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
     )
     tuner = tune.Tuner(

@@ -9,6 +9,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 import dart_envs  # noqa: F401 - registers DartOSWorld-v0
 
+ATTEMPTS = 3
+"""How often an episode is played that the farm has left without a verdict."""
+
 
 class Desktop:
     """One desktop; TRL offers its public methods to the model as tools."""
@@ -20,8 +23,10 @@ class Desktop:
 
     def reset(self, **example) -> str:
         """Start an episode; TRL adds the text to the prompt."""
-        self.ended, self.reward = False, 0.0
-        return self.env.reset()[0]["instruction"]
+        observation, info = self.env.reset()
+        self.task, self.clicks = info["task_id"], []
+        self.ended = self.masked = False
+        return observation["instruction"]
 
     def click(self, x: int, y: int) -> str:
         """Click with the left mouse button.
@@ -30,13 +35,34 @@ class Desktop:
             x: Pixels from the left edge of the screen.
             y: Pixels from the top edge of the screen.
         """
-        observation, self.reward, terminated, truncated, _ = self.env.step({"type": "click", "x": x, "y": y})
-        self.ended = terminated or truncated
+        if self.ended:
+            return "The episode has ended."
+        self.clicks.append({"type": "click", "x": x, "y": y})
+        observation = self._step(self.clicks[-1])
         return "\n".join(line for line in observation["a11y"].splitlines() if "button" in line)
 
     def get_reward(self) -> float:
         """End the episode; the verdict of the task's evaluator is the reward."""
-        return float(self.reward if self.ended else self.env.step({"type": "done"})[1])
+        for _ in range(ATTEMPTS):
+            if not self.ended:
+                self._step({"type": "done"})
+            if not self.masked:
+                return float(self.reward)
+            self._replay()
+        raise RuntimeError(f"{self.task} had no verdict {ATTEMPTS} times: look at the farm, then resume the training")
+
+    def _step(self, action):
+        observation, self.reward, terminated, truncated, info = self.env.step(action)
+        self.ended, self.masked = terminated or truncated, info.get("masked", False)
+        return observation
+
+    def _replay(self) -> None:
+        """Do the same clicks again on a fresh desktop: TRL can leave no sample out, and a fault of the farm is no verdict."""
+        self.env.reset(options={"task": self.task})
+        self.ended = self.masked = False
+        for click in self.clicks:
+            if not self.ended:
+                self._step(click)
 
 
 model, updates = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 100

@@ -9,6 +9,7 @@ import pytest
 from toy_task import ToyTask
 
 from dart_envs.envs.vector import DartVectorEnv
+from dart_envs.errors import FarmError
 from dart_envs.testing.fake_farm import FakeFarm
 
 pytest.importorskip("stable_baselines3", reason="needs the extra rl")
@@ -44,6 +45,23 @@ def test_ends_hand_out_the_last_observation_and_the_next_first(farm: FakeFarm) -
     assert envs.env_is_wrapped(object) == [False, False]
     envs.close()
     assert all(lease.released for lease in farm.leases)
+
+
+def test_the_last_info_of_an_episode_says_whether_it_is_masked(farm: FakeFarm) -> None:
+    from dart_envs.envs.sb3 import StableBaselinesVecEnv
+
+    envs = StableBaselinesVecEnv(vector(farm))
+    envs.reset()
+    done = int(envs.action_space.n) - 1
+    victim = next(slot.index for slot in envs.envs._sub_envs if slot._core.lease is farm.leases[0])
+    farm.leases[0].fail_next("step", FarmError("gone", code="unreachable"))
+    actions = np.full(2, done)
+    actions[victim] = 0
+    _, _, dones, infos = envs.step(actions)
+    assert dones.tolist() == [True, True]
+    assert [infos[index]["masked"] for index in (victim, 1 - victim)] == [True, False]
+    assert [infos[index]["end"] for index in (victim, 1 - victim)] == ["farm_fault", "done"]
+    envs.close()
 
 
 def test_verdicts_can_be_asked_for_at_any_step(farm: FakeFarm) -> None:

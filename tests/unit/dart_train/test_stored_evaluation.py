@@ -14,6 +14,7 @@ import pytest
 from run_harness import RunHarness
 from typer.testing import CliRunner
 
+import dart_train
 from dart_agent.data_client.wire import EpisodeResult
 from dart_agent.types import WorkItem
 from dart_envs import tasks
@@ -46,6 +47,7 @@ from dart_train.run import masked_episodes
 from dart_train.run.paths import RunPaths
 
 TEST = EvaluationRequest("test", 9)
+DEMO = Path(dart_train.__file__).parent / "recipes" / "demo.toml"
 LAST = 2
 
 
@@ -227,6 +229,53 @@ def test_commands_refuse_wrong_input_in_one_sentence(tmp_path: Path) -> None:
         assert ended.exit_code == EXIT_WRONG_INPUT
         (sentence,) = ended.stderr.strip().splitlines()
         assert fix in sentence
+
+
+def write_hub_checkpoint(cache: Path, name: str) -> Path:
+    """A complete checkpoint, without weights, as `hf download NAME` leaves it in the cache."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abc", encoding="utf-8")
+    config = {
+        "model_type": "qwen3_vl",
+        "vision_config": {"patch_size": 16, "spatial_merge_size": 2},
+        "image_token_id": 5,
+    }
+    (snapshot / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (snapshot / "preprocessor_config.json").write_text("{}", encoding="utf-8")
+    for empty in ("tokenizer.json", "model.safetensors"):
+        (snapshot / empty).touch()
+    return snapshot
+
+
+def test_a_model_is_a_folder_or_a_name_in_the_hugging_face_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = write_hub_checkpoint(tmp_path / "cache", "Org/Some-VL")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(snapshot)
+    seen: list[stored.StoredVersion] = []
+
+    async def evaluate_nothing(version: stored.StoredVersion, request: EvaluationRequest) -> StoredEvaluation:
+        seen.append(version)
+        raise RecipeError("no desktops in this test")
+
+    monkeypatch.setattr(stored, "evaluate", evaluate_nothing)
+    for model in ("Org/Some-VL", "link"):
+        ended = CliRunner().invoke(app, ["eval", model, "--recipe", str(DEMO)])
+        assert ended.exit_code == EXIT_WRONG_INPUT
+        assert "no desktops in this test" in ended.stderr
+    by_name, by_folder = seen
+    assert (by_name.source, by_folder.source) == ("Org/Some-VL", str(snapshot))
+    assert by_name.start == by_folder.start == snapshot
+    assert by_name.folder.name.startswith("Some-VL-")
+    assert by_name.folder != by_folder.folder
+    missing = CliRunner().invoke(app, ["eval", "Org/Other-VL", "--recipe", str(DEMO)])
+    assert missing.exit_code == EXIT_WRONG_INPUT
+    assert "`hf download Org/Other-VL`" in missing.stderr
 
 
 async def test_a_version_is_exported_with_its_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
