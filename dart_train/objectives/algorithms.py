@@ -131,3 +131,6 @@ def load_surrogate(name: str) -> Callable[[TokenTerms, LossSettings], Surrogate]
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the surrogate {name!r} cannot be loaded: {error}") from error
     return found
+
+
+__all__ = ["ENTRY_POINT_GROUP", "Algorithm", "algorithm_names", "find_algorithm", "load_surrogate"]

@@ -31,6 +31,7 @@ PACKAGES: Mapping[str, str] = {
     "dart_server.wire": "The data types of the REST API.",
     "dart_agent.types": "What policies are asked and answer, and what a rollout stores.",
     "dart_agent.grounding.samples": "Grounding samples, and their file of lines.",
+    "dart_train.objectives.algorithms": "Algorithms by name, and how a package adds one.",
     "dart_train.objectives.settings": "The settings of the loss.",
     "dart_train.objectives.terms": "What surrogates are computed from, and what they return.",
     "dart_train.config": "Recipes: schema and loading.",
