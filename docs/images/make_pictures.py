@@ -2,10 +2,13 @@
 """Make the pictures of the documentation, each from something real.
 
 `.venv/bin/python docs/images/make_pictures.py [NAME ...]`, on a host that runs live desktops, with Chromium and its driver
-(`make test-browser` installs them). `dashboard` and `live-view` use desktops of a farm of their own. `demo` is drawn from
-`benchmarks/results/demo.json`. `report` and `watch` show a finished run (`--run FOLDER`).
+(`make test-browser` installs them). `dashboard`, `live-view`, `exploration`, `reset` and `fork` use desktops of a farm of their own.
+`demo` is drawn from `benchmarks/results/demo.json`. `report` and `watch` show a finished run (`--run FOLDER`); `training` looks at one that
+goes on, until it has ended. `attention` asks a model with an action head (`--model`) about a screenshot (`--screen`, `--ask`).
 
-Rule: a picture has at most 256 colours and `LIMIT_KIB`; a larger one is an error. Non-goals: how the pages look (`tests/browser`).
+Rule: a picture has at most 256 colours and `LIMIT_KIB`; a larger one is an error. Films have limits of their own (`films`), and show no
+times, because the host may be busy.
+Non-goals: how the pages look (`tests/browser`).
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from films import Scene, save_film, sheet, with_caption
 
 if TYPE_CHECKING:
+    from PIL import Image
     from selenium.webdriver import Chrome
     from selenium.webdriver.remote.webelement import WebElement
 
@@ -40,6 +46,14 @@ SHOWN_S = 12.0
 """How long the page is open before its picture is taken."""
 LIMIT_KIB = 200
 COLUMNS = 110
+DOCUMENT = "Dear customer,\n\nthank you for your letter of Monday.\n"
+ANSWERS = ("We will send a new one.", "Please call us.", "The price is 42 EUR.", "It is on its way.")
+"""What is typed into the document: by one desktop after another reset, or by each copy of a fork."""
+TYPED_AT_ONCE = 4
+"""Characters between two scenes of a film."""
+LOOK_INTERVAL_S = 15.0
+"""How often `training` looks at its run."""
+EXPLORED_STEPS = 30
 
 
 def dashboard(options: argparse.Namespace) -> None:
@@ -70,23 +84,10 @@ def report(options: argparse.Namespace) -> None:
 
 def watch(options: argparse.Namespace) -> None:
     """What `dart-train watch` prints of a run."""
-    from rich.console import Console
-    from rich.text import Text
-
     run = _needed(options.run, "--run")
-    environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "dart_train.cli", "watch", str(run), "--once"]
-    printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-    console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    console.print(Text.from_ansi(printed.rstrip()))
-    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder, _browser(1100, 800) as driver:
-        drawn = Path(folder) / "watch.svg"
-        drawn.write_text(console.export_svg(title=f"dart-train watch {run.name} --once"), encoding="utf-8")
-        page = Path(folder) / "watch.html"
-        page.write_text('<body style="margin:0"><img id="drawn" src="watch.svg" width="1100"></body>', encoding="utf-8")
-        driver.get(page.as_uri())
-        _save(_wait(driver, "#drawn").screenshot_as_png, "watch")
+    printed = _watched(run)
+    with _browser(1100, 800) as driver:
+        _save(_terminal(driver, printed, f"dart-train watch {run.name} --once"), "watch")
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -115,6 +116,177 @@ def demo(options: argparse.Namespace) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     _save(drawn.getvalue(), "demo")
+
+
+def attention(options: argparse.Namespace) -> None:
+    """Where a model with an action head looks when it is asked for something on a screen."""
+    from PIL import Image
+
+    screen, ask = _needed(options.screen, "--screen"), _needed(options.ask, "--ask")
+    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder:
+        drawn = Path(folder) / "answer.png"
+        command = [sys.executable, "-m", "dart_agent.cli", "ground", "point", str(screen), str(ask)]
+        subprocess.run([*command, "--model", str(_needed(options.model, "--model")), "--out", str(drawn)], check=True)
+        with Image.open(drawn) as picture:
+            _save(_png(with_caption(picture.convert("RGB"), f"\u201c{ask}\u201d")), "attention")
+
+
+def exploration(options: argparse.Namespace) -> None:
+    """The page of an exploration of a live application: coverage and the graph of its screens."""
+    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder, _farm(2) as (url, key):
+        command = [
+            sys.executable,
+            "-m",
+            "dart_agent.cli",
+            "explore",
+            "start",
+            "--app",
+            "galculator",
+            "--out",
+            f"{folder}/explored",
+        ]
+        command += ["--steps", str(EXPLORED_STEPS), "--desktops", "2", "--resolution", "960x600", "--farm-url", url]
+        subprocess.run(command, env={**os.environ, "DART_API_KEY": key}, check=True)
+        with _browser(1100, 1000) as driver:
+            driver.get((Path(folder) / "explored" / "explore.html").as_uri())
+            _wait(driver, "svg.graph")
+            _save(driver.get_screenshot_as_png(), "exploration")
+
+
+def reset(options: argparse.Namespace) -> None:
+    """Film: work on a prepared desktop, a reset to its snapshot, and work again at the caret."""
+    with _farm(2) as (url, key), _prepared_desktop(url, key) as desktop:
+        scenes = [_scene([desktop], "A prepared desktop: two programs, a document, the caret at its end", 2500)]
+        prepared = desktop.snapshot()
+        for text in _parts(ANSWERS[0]):
+            scenes.append(_scene([desktop], "An episode changes it", 250, [text]))
+        desktop.exec(["pkill", "galculator"])
+        scenes.append(_scene([desktop], "The calculator is closed", 2000))
+        desktop.restore(prepared)
+        told = "A reset to the snapshot: programs, document and caret are back"
+        scenes.append(_scene([desktop], told, 3500, marked=True))
+        for text in _parts(ANSWERS[1]):
+            scenes.append(_scene([desktop], "The next episode goes on at the caret", 250, [text]))
+        scenes.append(_scene([desktop], "The next episode goes on at the caret", 2000))
+        save_film(scenes, HERE / "reset.webp")
+
+
+def fork(options: argparse.Namespace) -> None:
+    """Film: one prepared desktop becomes four, and each of them goes its own way."""
+    with _farm(len(ANSWERS) + 1) as (url, key), _prepared_desktop(url, key) as desktop:
+        scenes = [_scene([desktop, None, None, None], "One prepared desktop", 2500)]
+        copies = desktop.fork(len(ANSWERS) - 1).leases
+        with ExitStack() as leases:
+            desktops = [desktop, *(leases.enter_context(copy) for copy in copies)]
+            told = f"A fork: {len(copies)} copies with open windows, document and caret"
+            scenes.append(_scene(desktops, told, 3500, marked=True))
+            lines = [_parts(answer) for answer in ANSWERS]
+            for number in range(max(map(len, lines))):
+                texts = [line[number] if number < len(line) else "" for line in lines]
+                scenes.append(_scene(desktops, "Each rollout of a group goes its own way", 250, texts))
+            scenes.append(_scene(desktops, "Each rollout of a group goes its own way", 2500))
+        save_film(scenes, HERE / "fork.webp")
+
+
+def training(options: argparse.Namespace) -> None:
+    """Film: what `dart-train watch` shows of a run that goes on, until the run has ended."""
+    from PIL import Image
+
+    run = _needed(options.run, "--run")
+    looks: list[str] = []
+    while not looks or not (run / "report" / "index.html").exists():
+        try:
+            looks.append(_watched(run))
+        except subprocess.CalledProcessError as error:
+            print(f"not yet: {error.stderr.strip()}", file=sys.stderr)
+        time.sleep(LOOK_INTERVAL_S)
+    looks.append(_watched(run))
+    scenes: list[Scene] = []
+    with _browser(1100, 900) as driver:
+        for number, printed in enumerate(looks):
+            with Image.open(io.BytesIO(_terminal(driver, printed, f"dart-train watch {run.name}"))) as picture:
+                reduced = picture.convert("RGB").resize(
+                    (780, round(picture.height * 780 / picture.width)), Image.Resampling.LANCZOS
+                )
+            scenes.append(Scene(reduced, 3000 if number == len(looks) - 1 else 500))
+    highest = max(scene.picture.height for scene in scenes)
+    save_film(
+        [Scene(scene.picture.crop((0, 0, 780, highest)), scene.shown_ms) for scene in scenes], HERE / "training.webp"
+    )
+
+
+@contextmanager
+def _prepared_desktop(url: str, key: str) -> Iterator[Any]:
+    """A leased desktop with a calculator and a document that is being written."""
+    from dart_envs import DesktopShape, FarmClient
+
+    shape = DesktopShape(image="basic", resolution=(640, 400))
+    with FarmClient.connect(url, key) as client, client.lease(shape) as desktop:
+        for program in (["galculator"], ["mousepad"]):
+            _open_window(desktop, program)
+        _scene([desktop], "", 0, [DOCUMENT])
+        yield desktop
+
+
+def _open_window(desktop: Any, program: list[str]) -> None:
+    """Start a program, and wait until it has a window and nothing is drawn any more."""
+    from dart_server.wire import SettleSpec
+
+    still = SettleSpec(quiet_ms=1000, cap_ms=10_000)
+    before = desktop.step([], still).image
+    desktop.exec(program, detach=True)
+    deadline_s = time.monotonic() + PAGE_TIMEOUT_S
+    while (desktop.step([], still).image != before).mean() < 0.05:
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{program[0]} did not show a window on the desktop of the film.")
+
+
+def _parts(text: str) -> list[str]:
+    return [text[begin : begin + TYPED_AT_ONCE] for begin in range(0, len(text), TYPED_AT_ONCE)]
+
+
+def _scene(
+    desktops: Sequence[Any], caption: str, shown_ms: int, texts: Sequence[str] = (), *, marked: bool = False
+) -> Scene:
+    """Type a text on each desktop, and take the picture of all of them; None stands for a desktop that is not there yet."""
+    from PIL import Image
+
+    from dart_server.wire import FrameSpec, SettleSpec, TextEvent
+
+    pictures: list[Image.Image | None] = []
+    for number, desktop in enumerate(desktops):
+        if desktop is None:
+            pictures.append(None)
+            continue
+        typed = [TextEvent(text=texts[number])] if number < len(texts) and texts[number] else []
+        frame = desktop.step(typed, SettleSpec(quiet_ms=150, cap_ms=3000), frame=FrameSpec(cursor=True))
+        pictures.append(Image.fromarray(frame.image))
+    whole = pictures[0] if len(pictures) == 1 else sheet(pictures, 2, (396, 248))
+    assert whole is not None
+    return Scene(with_caption(whole, caption, marked=marked), shown_ms)
+
+
+def _watched(run: Path) -> str:
+    """What `dart-train watch` prints of a run, in colour."""
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "dart_train.cli", "watch", str(run), "--once"]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def _terminal(driver: Chrome, printed: str, title: str) -> bytes:
+    """The picture of a terminal that shows a text."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
+    console.print(Text.from_ansi(printed.rstrip()))
+    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder:
+        (Path(folder) / "watch.svg").write_text(console.export_svg(title=title), encoding="utf-8")
+        page = Path(folder) / "watch.html"
+        page.write_text('<body style="margin:0"><img id="drawn" src="watch.svg" width="1100"></body>', encoding="utf-8")
+        driver.get(page.as_uri())
+        return _wait(driver, "#drawn").screenshot_as_png
 
 
 @contextmanager
@@ -210,10 +382,16 @@ def _save(png: bytes, name: str) -> None:
     print(f"{path}: {size_kib:.0f} KiB")
 
 
-def _needed(folder: Path | None, option: str) -> Path:
-    if folder is None or not folder.is_dir():
-        raise SystemExit(f"This picture needs {option} FOLDER; `--help` says what it has to hold.")
-    return folder
+def _png(picture: Image.Image) -> bytes:
+    drawn = io.BytesIO()
+    picture.save(drawn, format="png")
+    return drawn.getvalue()
+
+
+def _needed(given: Any, option: str) -> Any:
+    if given is None or (isinstance(given, Path) and not given.exists()):
+        raise SystemExit(f"This picture needs {option}, and what it names must exist; `--help` says what it is.")
+    return given
 
 
 PICTURES: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -222,6 +400,11 @@ PICTURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "demo": demo,
     "report": report,
     "watch": watch,
+    "attention": attention,
+    "exploration": exploration,
+    "reset": reset,
+    "fork": fork,
+    "training": training,
 }
 
 
@@ -229,7 +412,12 @@ def main() -> None:
     """Make the pictures that are named, or all."""
     parser = argparse.ArgumentParser(description="Make the pictures of the documentation.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(PICTURES)}; default: all")
-    parser.add_argument("--run", type=Path, help="folder of a finished run, for report and watch")
+    parser.add_argument(
+        "--run", type=Path, help="folder of a finished run, for report and watch; of a run that goes on, for training"
+    )
+    parser.add_argument("--model", type=Path, help="directory of a model with an action head, for attention")
+    parser.add_argument("--screen", type=Path, help="a screenshot, for attention")
+    parser.add_argument("--ask", help="what the model is asked to point at, for attention")
     options = parser.parse_args()
     for name in options.names:
         if name not in PICTURES:

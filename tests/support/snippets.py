@@ -36,6 +36,8 @@ trap 'code=$?; {{ printf "cd %q\\n" "$PWD"; export -p; }} > {state}; exit $code'
 """
 """Each block begins where the one before has ended: in its folder, with its exported variables."""
 _FENCE = re.compile(r"^(?P<indent>\s*)```(?P<info>.*)$")
+_TILDES = re.compile(r"^\s*~~~")
+_INDENTED = re.compile(r"^(?: {4}|\t)\s*\S")
 _MARK = re.compile(
     r"^<!-- snippet: (?:(?P<output>output)|exit (?P<exits>\d+(?: or \d+)*)|not run: (?P<reason>\S.*)) -->$"
 )
@@ -73,6 +75,11 @@ def read_page(page: str) -> list[Snippet]:
     while number < len(lines):
         opening = _FENCE.match(lines[number])
         if opening is None:
+            if _TILDES.match(lines[number]):
+                raise PageError(f"line {number + 1}: the fence of a block is ```, not ~~~")
+            # Indented text that follows other text goes on with it.
+            if _INDENTED.match(lines[number]) and not (number and lines[number - 1].strip()):
+                raise PageError(f"line {number + 1}: a block must stand between ``` at the left margin")
             if lines[number].startswith("<!-- snippet:"):
                 following = lines[number + 1] if number + 1 < len(lines) else ""
                 if _MARK.match(lines[number]) is None or not following.startswith("```"):

@@ -14,6 +14,7 @@ import yaml
 from farm_harness import Api
 
 from dart_server.http.app import create_app
+from dart_server.process.host_setup import SYSTEM_PACKAGES, SYSTEM_PYTHON
 from dart_server.settings import FarmSettings
 
 DEPLOY = Path(__file__).parents[3] / "server" / "deploy"
@@ -119,13 +120,22 @@ def test_the_parts_of_the_manifests_fit_each_other() -> None:
 
 def test_state_and_images_outlive_the_container_of_compose() -> None:
     whole, service = yaml.safe_load((DEPLOY / "compose.yaml").read_text()), compose()
-    targets = dict(reversed(one.split(":")[:2]) for one in service["volumes"])
+    targets = {target: source for source, target in (one.split(":")[:2] for one in service["volumes"])}
     below = str(Path(image()["DART_STATE_DIR"]).parent)
-    assert {targets[image()["DART_HOME"]], targets[below]} == set(whole["volumes"])
+    assert targets[below] in whole["volumes"]
+    assert targets[image()["DART_HOME"]] == image()["DART_HOME"], "the host's images, as on a node of Kubernetes"
     assert service["tmpfs"][0].split(":")[0] == str(Path(image()["DART_RUNTIME_DIR"]).parent)
     assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
     assert "privileged" not in service
     assert "ports" not in service, "on loopback alone"
+
+
+def test_the_container_has_what_the_root_helper_needs() -> None:
+    """The pod reaches nothing outside, so that what the setup fetches on a host must be in its image."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    packages = re.findall(r"--no-install-recommends (.*) \\", text)[0].split()
+    assert {SYSTEM_PACKAGES[program] for program in (SYSTEM_PYTHON, "runc")} <= set(packages)
+    assert f'{SYSTEM_PYTHON} -IS "$helper/dart-criu" install' in text
 
 
 def test_a_stop_has_the_time_it_takes() -> None:

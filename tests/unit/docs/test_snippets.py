@@ -53,12 +53,25 @@ def test_troubleshooting_has_what_gymnasium_says_without_the_import() -> None:
         "1. first\n\n    ```sh\n    true\n    ```\n",
         "<!-- snippet: not run: -->\n```sh\ntrue\n```\n",
         "<!-- snippet: output -->\n\n```text\na\n```\n",
+        "~~~sh\ntrue\n~~~\n",
+        "a\n\n~~~\nsomething\n~~~\n",
+        "a\n\n    true\n",
+        "1. first\n\n        true\n",
+        "- first\n\n\ttrue\n",
+        "1. first\n\n    ~~~sh\n    true\n    ~~~\n",
     ],
-    ids=["language", "no-language", "indented", "no-reason", "mark-alone"],
+    ids=[
+        *("language", "no-language", "indented", "no-reason", "mark-alone"),
+        *("tildes", "tildes-no-language", "spaces", "spaces-in-list", "tab", "tildes-in-list"),
+    ],
 )
 def test_a_block_that_is_neither_executed_nor_marked_is_an_error(page: str) -> None:
     with pytest.raises(PageError, match=r"^line [13]:"):
         read_page(page)
+
+
+def test_indented_text_that_goes_on_with_a_sentence_is_no_block() -> None:
+    assert read_page("- a list with\n    a second line\n  - and ~~~ in it\n") == []
 
 
 def test_the_page_says_what_becomes_of_each_block() -> None:
