@@ -31,7 +31,7 @@ _PROGRAM = re.compile(
 _END = re.compile(r"[;|&<>()`]|\s#|\s{2,}|\$\(")
 """Where a command ends: at an operator of the shell, a comment, or the two spaces before an explanation."""
 _VERB = re.compile(r"[a-z][a-z-]*")
-_BARE_OPTION = re.compile(r"--[a-z][a-z-]+")
+_BARE_OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 OPTIONS_OF_OTHERS = {
     *("--help", "--installed", "--user"),
     *("--engine", "--live", "--smoke", "--work", "--minutes-per-arm", "--noise", "--late"),  # `python -m benchmarks`
