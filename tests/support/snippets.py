@@ -76,7 +76,7 @@ def read_page(page: str) -> list[Snippet]:
         opening = _FENCE.match(lines[number])
         if opening is None:
             if _TILDES.match(lines[number]):
-                raise PageError(f"line {number + 1}: the fence of a block is ```, not ~~~")
+                raise PageError(f"line {number + 1}: a block begins with ```, not with ~~~")
             # Indented text that follows other text goes on with it.
             if _INDENTED.match(lines[number]) and not (number and lines[number - 1].strip()):
                 raise PageError(f"line {number + 1}: a block must stand between ``` at the left margin")
