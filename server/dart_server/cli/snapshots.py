@@ -15,12 +15,15 @@ Name = Annotated[str, typer.Argument(metavar="SNAPSHOT", help="Its id, or the na
 app = typer.Typer(help="The snapshots: list (the default), show, rm.", invoke_without_command=True)
 
 
+Quarantined = Annotated[
+    bool, typer.Option("--quarantined", help="Those that did not restore and are kept for inspection.")
+]
+
+
 @app.callback()
 def snapshots(
     context: typer.Context,
-    quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="Those that did not restore and are kept for inspection.")
-    ] = False,
+    quarantined: Quarantined = False,
     remove: Annotated[str | None, typer.Option("--rm", metavar="NAME", help="Delete one, by id or name.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -30,6 +33,12 @@ def snapshots(
     if remove is not None:
         remove_snapshot(remove, as_json)
         return
+    list_snapshots(quarantined, as_json)
+
+
+@app.command("list")
+def list_snapshots(quarantined: Quarantined = False, as_json: Json = False) -> None:
+    """Every snapshot that can be restored, or every one that is kept for inspection."""
     columns = ("reason", "quarantine_path") if quarantined else ("pause_ms", "last_used_at", "description")
     show_table(
         "/v1/snapshots",

@@ -131,6 +131,7 @@ def test_the_status_is_for_people_and_for_programs(run: Run, answers: Answers) -
         (["claims"], "/v1/claims", {"claim_id": "claim_1", "position": 0}),
         (["desktops"], "/v1/desktops", {"desktop_id": "desk_1", "state": "ready"}),
         (["snapshots"], "/v1/snapshots", {"snapshot_id": "snap_1", "kind": "user"}),
+        (["snapshots", "list"], "/v1/snapshots", {"snapshot_id": "snap_1", "kind": "user"}),
         (["events"], "/v1/events", EVENT),
         (["pools"], "/v1/pools", POOL),
         (["keys"], "/v1/keys", {"key_id": "key_1", "name": "mine"}),
