@@ -116,7 +116,7 @@ def test_a_lost_future_in_the_middle_of_training_is_not_trained_on(
         train = {"updates": 8, "groups_per_batch": 1, "checkpoint_every": 4, "max_minutes": 600}
         run = KillableRun(tmp_path, monkeypatch, clock, train=train)
         run.train_step_s = 60.0
-        killer = asyncio.create_task(kill_after_version(run, 5))
+        killer = asyncio.create_task(kill_after_version(run, 6))
         assert await run.run() is not None
         await killer
         return run
@@ -126,7 +126,7 @@ def test_a_lost_future_in_the_middle_of_training_is_not_trained_on(
     engine = open_engine(run.paths.database, read_only=True)
     with Session(engine) as session:
         (event,) = session.scalars(select(EventTable).where(EventTable.kind == "versions_lost"))
-        assert 5 in event.data["lost"]
+        assert 6 in event.data["lost"]
         sampled = {span[0] for spans in session.scalars(select(StepTable.version_spans)) for span in spans}
         assert sampled & set(event.data["lost"]), "no episode was sampled from the lost versions"
         check_what_was_trained(session)
