@@ -63,6 +63,9 @@ def test_the_simulator_of_the_decisions_says_what_the_components_say(mode: str) 
     fast = simulated_figures(simulate(scenario_of(given, models, hours=0.5, seed=0)))
     for name in ("actions_per_min", "env_util", "worker_in_use", "worker_util", "trainer_util"):
         assert getattr(fast, name) == pytest.approx(getattr(real, name), rel=0.05), name
+    assert fast.env_in_use == pytest.approx(real.env_in_use, rel=0.15), (
+        "with requests that wait for an engine, of which it has more"
+    )
 
 
 def test_each_published_version_has_weights_of_its_own(tmp_path: Path) -> None:
