@@ -16,7 +16,7 @@ from dart_envs.types import DecodedAction
 
 
 class AnnotatedScreenWriter:
-    """Writes `<sha256>.png` (the screen before the step) and `<sha256>.json` beside it."""
+    """Writes `<sha256>.png` (the screen before the step) and `<sha256>-<step>.json` beside it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

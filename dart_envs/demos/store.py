@@ -2,7 +2,7 @@
 
     DIR/demonstration.json     the task (id, hash of its content, instruction), the desktop's shape, who did it, how it ended, the reward
         steps.jsonl            one line per action: the canonical action (the form of training records), its events, the screens around it
-        screens/<sha256>.png   full screens, by content; <sha256>.json beside one whose accessibility tree is known:
+        screens/<sha256>.png   full screens, by content; <sha256>-<step>.json beside one whose accessibility tree is known:
         `dart_envs.observations.annotated_screens`
 
 Role: `DemoWriter`, `read_demonstration`. Rule: what was done is on disk as soon as it is done; only a demonstration that came to its end

@@ -1,13 +1,15 @@
 """Annotated screens of demonstrations, from which a warm start learns.
 
 `write_annotated_screen` stores the full screen before a step, what the accessibility tree says about it, and what was
-done on it. A screen is named by its content: the same screen is stored once, with the action that was done on it last.
+done on it. An image is named by its content and stored once. What was done on it is named by the task and the step,
+too: the screen after an action that changes nothing looks like the screen before it.
 A file appears complete or not at all. Reading them is in `dart_train.warmup`; demonstrations are made in
 `dart_agent.rollouts.worker` and `dart_envs.demos`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -32,7 +34,7 @@ def write_annotated_screen(
     elements: Sequence[A11yElement],
     action: Action | None,
 ) -> str:
-    """Write `<sha256>.png` and `<sha256>.json` beside it.
+    """Write `<sha256>.png`, and beside it `<sha256>-<step>.json`, where `<step>` stands for the task and the number of the step.
 
     Args:
         directory: Where the files go.
@@ -56,8 +58,33 @@ def write_annotated_screen(
         "elements": [element.model_dump(mode="json") for element in elements],
         "action": None if action is None else action_to_dict(action),
     }
-    write_file_atomically(directory / f"{sha256}.json", json.dumps(record, ensure_ascii=False).encode())
+    of_step = hashlib.sha256(f"{task_id}\0{step}".encode()).hexdigest()[:16]
+    write_file_atomically(directory / f"{sha256}-{of_step}.json", json.dumps(record, ensure_ascii=False).encode())
     return sha256
+
+
+def image_of(annotation: Path) -> Path:
+    """Name the image of an annotation.
+
+    Args:
+        annotation: A file that `write_annotated_screen` wrote; one of an earlier version has the name of its image.
+
+    Returns:
+        The path of the image.
+    """
+    return annotation.with_name(f"{annotation.stem.partition('-')[0]}.png")
+
+
+def annotations_of(image: Path) -> list[Path]:
+    """Find the annotations of an image.
+
+    Args:
+        image: A file that `write_screenshot` wrote.
+
+    Returns:
+        Their paths in the order of their names; none where the accessibility tree was not read.
+    """
+    return sorted(image.parent.glob(f"{image.stem}*.json"))
 
 
 def write_screenshot(directory: Path, screen: RgbImage) -> str:

@@ -20,6 +20,7 @@ from dart_agent.errors import StoreError
 from dart_agent.task_suites import TaskFolderSettings
 from dart_envs.demos.store import DEMONSTRATION_FILE, SCREENS_FOLDER, DemoStep, read_demonstration
 from dart_envs.errors import DartEnvError
+from dart_envs.observations.annotated_screens import annotations_of
 from dart_envs.success import is_success
 from dart_envs.types import Action, ActionType, EndReason
 from dart_server.wire import A11yElement
@@ -145,9 +146,10 @@ def _screen(folder: Path, sha256: str) -> Path:
 
 def _elements_beside(screen: Path) -> list[A11yElement]:
     """The accessibility tree of a screen, empty where it was not read."""
-    path = screen.with_suffix(".json")
-    if not path.exists():
+    paths = annotations_of(screen)
+    if not paths:
         return []
+    path = paths[0]
     try:
         elements = json.loads(path.read_text(encoding="utf-8"))["elements"]
         return [A11yElement.model_validate(element) for element in elements]

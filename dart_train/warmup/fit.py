@@ -14,7 +14,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,7 +109,7 @@ def held_out_tasks(screens: Sequence[AnnotatedScreen], fraction: float) -> set[s
     return set(task_ids[: math.ceil(fraction * len(task_ids))])
 
 
-def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -> set[Path]:
+def imitated_steps(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -> set[tuple[str, int]]:
     """Choose the screens whose demonstrated action is imitated, in a seeded order of demonstrations.
 
     Args:
@@ -118,7 +117,7 @@ def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -
         config: The configuration.
 
     Returns:
-        Image files of the screens.
+        Task and step of each.
     """
     by_family: dict[str, list[str]] = defaultdict(list)
     for task_id in sorted({screen.task_id for screen in screens}):
@@ -128,7 +127,7 @@ def imitated_screens(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -
         if config.imitated_families is None or family in config.imitated_families:
             Random(f"{config.seed}/{family}").shuffle(task_ids)
             imitated.update(task_ids[: config.imitated_demos_per_family])
-    return {screen.image for screen in screens if screen.task_id in imitated}
+    return {screen.of_step for screen in screens if screen.task_id in imitated}
 
 
 class _AugmentedScreen(NamedTuple):
@@ -168,13 +167,13 @@ class _WarmStartTrainer:
         self.screens = [screen for screen in everything if screen.task_id not in held_out]
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
-        self.imitated = imitated_screens(self.screens, config)
+        self.imitated = imitated_steps(self.screens, config)
         if self.head is not None and not self.imitated:
             raise ScreenError(
                 "a policy with an action head learns what to say from demonstrations alone: raise warmup.imitated_demos_per_family"
             )
         self.pixels = {screen.image: load_pixels(screen) for screen in everything}
-        self.pool: dict[Path, list[_AugmentedScreen]] = defaultdict(list)
+        self.pool: dict[tuple[str, int], list[_AugmentedScreen]] = defaultdict(list)
         if self.compute.device == "cpu":
             optimize_vision_for_cpu(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
@@ -264,14 +263,14 @@ class _WarmStartTrainer:
 
     def _augmented_screen(self, screen: AnnotatedScreen) -> _AugmentedScreen:
         """One of the translated images of a screen; new ones are made until its pool is full."""
-        pool = self.pool[screen.image]
+        pool = self.pool[screen.of_step]
         if len(pool) >= max(1, MAX_CACHED_IMAGES // len(self.screens)):
             return self.random.choice(pool)
         pixels = self.pixels[screen.image]
         if self.config.translate_windows:
             pixels, screen = shift_windows(pixels, screen, self.random)
         image, query_builder = self._model_view(pixels)
-        demonstrations = self._demonstration_queries(query_builder, screen) if screen.image in self.imitated else []
+        demonstrations = self._demonstration_queries(query_builder, screen) if screen.of_step in self.imitated else []
         pool.append(
             _AugmentedScreen(
                 image,

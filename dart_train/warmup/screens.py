@@ -20,6 +20,7 @@ import numpy as np
 from dart_agent.errors import StoreError
 from dart_envs.actions import action_from_dict
 from dart_envs.errors import ActionError, DartEnvError
+from dart_envs.observations.annotated_screens import image_of
 from dart_envs.tasks.screen_names import WINDOW_ROLES
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
@@ -53,6 +54,11 @@ class AnnotatedScreen:
     action: Action | None
     previous: Action | None = None
     previous_elements: tuple[A11yElement, ...] = ()
+
+    @property
+    def of_step(self) -> tuple[str, int]:
+        """Task and step; several steps can have the same image."""
+        return self.task_id, self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,7 @@ def _read(path: Path) -> AnnotatedScreen:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return AnnotatedScreen(
-            image=path.with_suffix(".png"),
+            image=image_of(path),
             task_id=record["task_id"],
             instruction=record["instruction"],
             step=int(record["step"]),

@@ -17,6 +17,7 @@ from dart_agent.rollouts.episode import ObservedStep
 from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.work_sources import MAX_ATTEMPTS, InMemoryWorkSource
 from dart_envs.hashing import image_sha256
+from dart_envs.observations.annotated_screens import annotations_of, image_of
 from dart_envs.types import Action, ActionType, Observation
 from dart_server.wire import A11yElement
 from tests.unit.dart_agent.fakes import item
@@ -109,14 +110,27 @@ def test_annotated_screens_carry_the_screen_the_elements_and_the_action(tmp_path
     seen = ObservedStep(1, Observation(screen, "Click OK", elements), Action(ActionType.CLICK, x=2, y=3))
     asyncio.run(AnnotatedScreenWriter(tmp_path).write("toy/click/0000", seen))
     sha256 = image_sha256(screen)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{sha256}.png", f"{sha256}.json"}
+    image = tmp_path / f"{sha256}.png"
+    (annotation,) = annotations_of(image)
+    assert set(tmp_path.iterdir()) == {image, annotation}
+    assert image_of(annotation) == image
     with Image.open(tmp_path / f"{sha256}.png") as picture:
         assert np.array_equal(np.asarray(picture), screen)
-    record = json.loads((tmp_path / f"{sha256}.json").read_text())
+    record = json.loads(annotation.read_text())
     assert record["resolution"] == [64, 40]
     assert record["step"] == 1
     assert record["elements"][0]["name"] == "OK"
     assert record["action"] == {"type": "click", "x": 2, "y": 3}
+
+
+def test_steps_that_look_alike_are_all_kept(tmp_path: Path) -> None:
+    """A click into an entry that has the focus changes nothing: both steps of it have the same image."""
+    screen = np.zeros((40, 64, 3), np.uint8)
+    for step, action in enumerate((Action(ActionType.CLICK, x=2, y=3), Action(ActionType.TYPE, text="Apple"))):
+        seen = ObservedStep(step, Observation(screen, "Write Apple", ()), action)
+        asyncio.run(AnnotatedScreenWriter(tmp_path).write("basics/fill_form/0000", seen))
+    records = [json.loads(path.read_text()) for path in annotations_of(tmp_path / f"{image_sha256(screen)}.png")]
+    assert {record["step"]: record["action"]["type"] for record in records} == {0: "click", 1: "type"}
 
 
 async def test_a_screen_without_its_elements_is_a_defect(tmp_path: Path) -> None:

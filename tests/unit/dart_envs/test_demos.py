@@ -20,6 +20,7 @@ from dart_envs.demos import human as person_module
 from dart_envs.demos.human import HumanRecorder
 from dart_envs.demos.replay import screens_match
 from dart_envs.demos.store import Demonstration, load_screen
+from dart_envs.observations.annotated_screens import annotations_of
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType
 from dart_server.wire import (
@@ -63,10 +64,10 @@ def test_a_demonstration_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert first.after == second.before == second.after
     assert second.events == (MoveEvent(x=1, y=2),)
     assert np.array_equal(load_screen(tmp_path / "demo", first.before), BLACK)
-    screen = json.loads((tmp_path / "demo" / "screens" / f"{first.before}.json").read_text())
+    screen = json.loads(annotations_of(tmp_path / "demo" / "screens" / f"{first.before}.png")[0].read_text())
     assert screen["elements"][0]["name"] == "OK"
     assert screen["action"] == {"type": "click", "x": 3, "y": 4}
-    assert not (tmp_path / "demo" / "screens" / f"{second.before}.json").exists(), "its tree was not known"
+    assert not annotations_of(tmp_path / "demo" / "screens" / f"{second.before}.png"), "its tree was not known"
 
 
 def test_what_is_no_demonstration_is_said(tmp_path: Path) -> None:
@@ -193,5 +194,7 @@ async def test_a_person_is_recorded_with_the_screens_around_each_action(
     assert np.array_equal(load_screen(tmp_path / "demo", click.before), BLACK)
     assert np.array_equal(load_screen(tmp_path / "demo", typed.before), WHITE)
     assert click.after == typed.before == done.before
-    assert (tmp_path / "demo" / "screens" / f"{click.before}.json").exists(), "the tree of the screen it met was read"
+    assert annotations_of(tmp_path / "demo" / "screens" / f"{click.before}.png"), (
+        "the tree of the screen it met was read"
+    )
     assert recorder.lost_inputs == 0

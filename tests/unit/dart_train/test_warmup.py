@@ -25,7 +25,7 @@ from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
-from dart_train.warmup.fit import _WarmStartTrainer, held_out_tasks, imitated_screens
+from dart_train.warmup.fit import _WarmStartTrainer, held_out_tasks, imitated_steps
 from dart_train.warmup.packing import NO_LABEL, Packer
 from dart_train.warmup.queries import Query, QueryBuilder
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, read_screens, shift_windows
@@ -367,13 +367,13 @@ def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:
     ]
 
     def chosen(**knobs: Any) -> set[str]:
-        imitated = imitated_screens(screens, _config(tmp_path, tmp_path, **knobs))
-        assert imitated == imitated_screens(list(reversed(screens)), _config(tmp_path, tmp_path, **knobs))
-        return {str(image) for image in imitated}
+        imitated = imitated_steps(screens, _config(tmp_path, tmp_path, **knobs))
+        assert imitated == imitated_steps(list(reversed(screens)), _config(tmp_path, tmp_path, **knobs))
+        return {task_id for task_id, _ in imitated}
 
     few = chosen(imitated_families=("b",), imitated_demos_per_family=2)
-    assert len(few) == 4
-    assert all(image.startswith("b/") for image in few)
+    assert len(few) == 2
+    assert all(task_id.startswith("basics/b/") for task_id in few)
     assert chosen(imitated_demos_per_family=0) == set()
 
 
