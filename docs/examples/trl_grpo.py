@@ -22,8 +22,8 @@ class Desktop:
         )
 
     def reset(self, **example) -> str:
-        """Start an episode; TRL adds the text to the prompt."""
-        observation, info = self.env.reset()
+        """Start an episode; TRL adds the text to the prompt. The seed chooses the task: all members of a group have that of their row."""
+        observation, info = self.env.reset(seed=example["seed"])
         self.task, self.clicks = info["task_id"], []
         self.ended = self.masked = False
         return observation["instruction"]
@@ -66,7 +66,9 @@ class Desktop:
 
 
 model, updates = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 100
-prompts = Dataset.from_list([{"prompt": [{"role": "user", "content": "Use the desktop."}]}] * 64)
+prompts = Dataset.from_list(
+    [{"prompt": [{"role": "user", "content": "Use the desktop."}], "seed": seed} for seed in range(64)]
+)
 sizes = {
     "per_device_train_batch_size": 2,
     "num_generations": 2,

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,18 @@ class HostCheck:
     def as_dict(self) -> dict[str, Any]:
         """The check as JSON data."""
         return asdict(self)
+
+
+def setup_by_administrator(user: str) -> str:
+    """Name the command that sets a host up for a user who has no rights of root.
+
+    Args:
+        user: Name of the user.
+
+    Returns:
+        The command; `dart-farm` has its whole path, because sudo does not search the virtual environment.
+    """
+    return f"sudo {shlex.quote(str(Path(sys.executable).with_name('dart-farm')))} setup --user {user} --no-image"
 
 
 def find_program(name: str) -> Path | None:
@@ -106,7 +120,7 @@ def _privilege(tools_dir: Path) -> HostCheck:
     )
     ok = asked.returncode == 0
     detail = "sudo starts the root helper" if ok else "sudo does not start the root helper for this user"
-    return _check("root", ok, detail, "let an administrator run `sudo dart-farm setup --user NAME --no-image`")
+    return _check("root", ok, detail, f"let an administrator run `{setup_by_administrator('NAME')}`")
 
 
 def _program(name: str, fix: str) -> HostCheck:

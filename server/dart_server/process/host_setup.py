@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dart_server.hostd.doctor import setup_by_administrator
+
 MIN_DISK_GIB = 12
 MIN_MEMORY_GIB = 6
 SYSTEM_PACKAGES = {
@@ -80,7 +82,7 @@ def check_sudo() -> None:
         user = pwd.getpwuid(os.geteuid()).pw_name
         raise SetupFailed(
             "The setup needs root rights for packages and the root helper, and sudo asks for a password here. Type it once before "
-            f"(`sudo -v`), or let an administrator run `sudo dart-farm setup --user {user} --no-image`: the farm itself needs no more than "
+            f"(`sudo -v`), or let an administrator run `{setup_by_administrator(user)}`: the farm itself needs no more than "
             "the one line that the setup writes to /etc/sudoers.d/dart."
         )
 
