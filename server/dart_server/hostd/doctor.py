@@ -50,9 +50,10 @@ def setup_by_administrator(user: str) -> str:
         user: Name of the user.
 
     Returns:
-        The command; `dart-farm` has its whole path, because sudo does not search the virtual environment.
+        The command; `dart-farm` has its whole path where it is installed, because sudo does not search the virtual environment.
     """
-    return f"sudo {shlex.quote(str(Path(sys.executable).with_name('dart-farm')))} setup --user {user} --no-image"
+    program = Path(sys.executable).with_name("dart-farm")
+    return f"sudo {shlex.quote(str(program)) if program.exists() else 'dart-farm'} setup --user {user} --no-image"
 
 
 def find_program(name: str) -> Path | None:
