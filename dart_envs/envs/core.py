@@ -7,7 +7,7 @@ actions (`dart_envs.envs.env`) or call models (`dart_agent`).
 
     reset:  lease ─► acquire setup ─► ready: restore a copy ────────────────────────────► settle ─► first observation
                                    └─► build: boot, run the setup, publish, restore ──┘
-    step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► health ─► evaluate ─► reward
+    step:   action ─► events ─► frame ─► DONE, FAIL or last step? ─► rest ─► health ─► evaluate ─► reward
     faults: policy broke it: terminated, 0.0 · farm or host: truncated, masked, lease replaced · evaluator: truncated, masked
     owner:  after the first action the policy, unless the farm knows better or the evaluator fails on an untouched desktop
 """
@@ -65,6 +65,9 @@ from dart_server.wire import Clock, DesktopShape, FaultOwner, SettleSpec
 log = logging.getLogger(__name__)
 
 RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
+VERDICT_QUIET_MS = 400
+"""How long the screen must be quiet before the desktop is judged. GTK draws the button that Enter presses, and acts on it 250 ms later."""
+VERDICT_CAP_MS = 2_000
 RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
@@ -121,6 +124,7 @@ class AsyncDesktopEnv:
         self._step_limit: int | None = None
         self._waited_for_desktop = False
         self._acted = False
+        self._settled_s: float | None = None
         self._share_setup: bool | None = None
         self._judged_untouched: set[str] = set()
         """Ids of tasks whose evaluator gave a verdict on a desktop that no policy had touched."""
@@ -191,6 +195,7 @@ class AsyncDesktopEnv:
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self._step_limit, self._end, self._waited_for_desktop, self._acted = step_limit, None, False, False
+        self._settled_s = None
         self._share_setup = share_setup
         self.timings_s = {}
         if isinstance(task, SupportsRequirements):
@@ -285,6 +290,8 @@ class AsyncDesktopEnv:
         started_s = self._clock.monotonic()
         self.timings_s = {}
         acts = decoded.end is None or bool(decoded.events) or decoded.code is not None
+        budget = self.max_steps if last is None else self.config.max_steps
+        ends = decoded.end is not None or bool(last) or (budget is not None and self._steps + 1 >= budget)
         try:
             async with asyncio.timeout(deadline_s) as deadline:
                 if not self._acted:
@@ -292,10 +299,9 @@ class AsyncDesktopEnv:
                     self._acted = acts
                 if decoded.code is not None:
                     code_info = {"code": await self._run_code(self._lease, decoded.code)}
-                if acts:
-                    self._last_observation = await self._observe(
-                        await self._lease.step(list(decoded.events), self.config.settle)
-                    )
+                if (settle := self._settle_of(acts=acts, ends=ends)) is not None:
+                    self._last_observation = await self._observe(await self._lease.step(list(decoded.events), settle))
+                    self._settled_s = self._clock.monotonic()
         except TimeoutError:
             if deadline_s is None or not deadline.expired():
                 raise
@@ -312,8 +318,7 @@ class AsyncDesktopEnv:
         finally:
             self.timings_s["act"] = self._clock.monotonic() - started_s
         self._steps += 1
-        budget = self.max_steps if last is None else self.config.max_steps
-        if decoded.end is None and not last and (budget is None or self._steps < budget):
+        if not ends:
             return StepResult(
                 self._last_observation, 0.0, terminated=False, truncated=False, end=None, info=self._info() | code_info
             )
@@ -321,6 +326,19 @@ class AsyncDesktopEnv:
             EndReason.MAX_STEPS if decoded.end is None else _TERMINAL_END_REASONS[decoded.end]
         )
         return replace(result, info={**result.info, **code_info})
+
+    def _settle_of(self, *, acts: bool, ends: bool) -> SettleSpec | None:
+        """How long the screen must be quiet in this step; None where the desktop is not asked: nothing is done, and it rests already."""
+        usual = self.config.settle
+        quiet_ms = max(usual.quiet_ms, VERDICT_QUIET_MS)
+        if not ends:
+            return usual
+        if not acts:
+            if self._settled_s is not None:
+                quiet_ms -= int((self._clock.monotonic() - self._settled_s) * 1000)
+            if not self._acted or quiet_ms <= 0:
+                return None
+        return SettleSpec(quiet_ms=quiet_ms, cap_ms=max(usual.cap_ms, VERDICT_CAP_MS))
 
     async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
         """Run Python inside the desktop as its user; the result reports how it ended, also after a failure."""
@@ -347,6 +365,8 @@ class AsyncDesktopEnv:
             return Outcome(self._end.reward, self._end.info.get("outcome", {"cause": self._end.info["cause"]}))
         if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
+        if (settle := self._settle_of(acts=False, ends=True)) is not None:
+            await self._lease.step([], settle)
         async with forked_copy(self._lease, self.config.wait_s) as copy:
             try:
                 async with asyncio.timeout(self.config.evaluate_timeout_s):

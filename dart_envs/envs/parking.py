@@ -189,4 +189,5 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
         self._last_observation = await self._observe(await self._lease.step([], RESET_SETTLE))
         self._lease_unusable = False
         self._steps, self._acted, self._episode_over = parked.steps, parked.acted, False
+        self._settled_s = None
         return self._last_observation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ from dart_envs.errors import (
     SetupError,
 )
 from dart_envs.testing.fake_farm import FakeFarm
-from dart_envs.types import Action, ActionType, Desktop, EndReason, Outcome
-from dart_server.wire import A11yElement, DesktopShape, FaultOwner
+from dart_envs.types import Action, ActionType, Desktop, EndReason, Frame, Outcome
+from dart_server.wire import A11yElement, DesktopShape, FaultOwner, InputEvent, SettleSpec
 
 SHAPE = DesktopShape(resolution=(64, 64))
 CLICK = Action(ActionType.CLICK, x=3, y=4)
@@ -83,6 +84,66 @@ async def test_the_last_step_is_judged_and_truncates(env: AsyncDesktopEnv) -> No
     with pytest.raises(DartEnvError, match="reset"):
         await env.step(CLICK)
     assert task.evaluations == 1
+
+
+class SteppedClock:
+    """Stands still until a test moves it."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.mark.parametrize(
+    ("thought_s", "quiet_ms"), [(0.0, [100, 400]), (0.15, [100, 250]), (1.0, [100])], ids=["at once", "soon", "later"]
+)
+async def test_the_desktop_rests_before_it_is_judged(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, thought_s: float, quiet_ms: list[int]
+) -> None:
+    """GTK presses the button of Enter, waits 250 ms, and only then does what the button is for."""
+    clock = SteppedClock()
+    async with AsyncDesktopEnv(farm, shape=SHAPE, clock=clock) as env:
+        await env.reset(ToyTask())
+        asked = _watch_settling(env, monkeypatch)
+        await env.step(Action(ActionType.TYPE, text="hello"))
+        clock.now_s += thought_s
+        assert (await env.step(DONE)).reward == 1.0
+    assert asked == quiet_ms
+
+
+async def test_the_last_action_rests_longer_and_done_alone_does_not_rest(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, max_steps=2) as env:
+        await env.reset(ToyTask())
+        asked = _watch_settling(env, monkeypatch)
+        await env.step(CLICK)
+        await env.step(CLICK)
+        assert asked == [100, 400]
+        await env.reset(ToyTask())
+        asked = _watch_settling(env, monkeypatch)
+        await env.step(DONE)
+        assert asked == []
+
+
+def _watch_settling(env: AsyncDesktopEnv, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Quiet times, in milliseconds, that the environment asks its desktop for from now on."""
+    asked: list[int] = []
+    lease = env.lease
+    assert lease is not None
+    inner = lease.step
+
+    async def step(events: list[InputEvent], settle: SettleSpec | None = None, **options: Any) -> Frame:
+        assert settle is not None
+        asked.append(settle.quiet_ms)
+        return await inner(events, settle, **options)
+
+    monkeypatch.setattr(lease, "step", step)
+    return asked
 
 
 async def test_own_budget_overrides_the_tasks(farm: FakeFarm) -> None:
