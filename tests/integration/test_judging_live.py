@@ -1,4 +1,4 @@
-"""An episode's end judged on a copy of a live desktop: the same verdict, and the desktop as the policy left it."""
+"""An episode's end: judged on a copy of a live desktop, and not before the program has acted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from served_farm import served_farm
 from dart_envs.actions import Action
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.farm.client import AsyncFarmClient
+from dart_envs.tasks.loader import load
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.types import ActionType
 from dart_server.wire import DesktopShape
@@ -63,3 +64,22 @@ async def test_a_copy_is_judged_as_the_desktop_would_be_and_nothing_of_it_shows(
         assert await env.lease.read_file("/home/user/answer") == f"{CANARY}\n".encode()
         assert await env.lease.read_file("/home/user/judged") is None
         assert (await farm.leases())[0].lease_id == env.lease.lease_id
+
+
+async def test_an_answer_by_enter_counts_though_done_follows_at_once(url: str) -> None:
+    """GTK draws the button that Enter presses, and calls its handler 250 ms later."""
+    async with await AsyncFarmClient.connect(url) as farm, AsyncDesktopEnv(farm, shape=SHAPE, max_steps=4) as env:
+        rewards = []
+        for number in range(4):
+            task = load(f"basics/enter_text/{number:04d}")
+            word = task.instruction.removeprefix("Change the name to ").partition(",")[0]
+            await env.reset(task)
+            for action in (
+                Action(ActionType.KEY, keys=("ctrl", "a")),
+                Action(ActionType.TYPE, text=word),
+                Action(ActionType.KEY, keys=("enter",)),
+                Action(ActionType.DONE),
+            ):
+                result = await env.step(action)
+            rewards.append(result.reward)
+    assert rewards == [1.0] * 4
