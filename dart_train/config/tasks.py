@@ -42,6 +42,7 @@ class TaskSection(StrictModel):
         families: Families of the suite.
         train_variations: So many variations of each family are trained on, the same for the whole run, so that tasks are run again and the
             experience pool has successes of theirs; none: all of the train split.
+        held_out_families: Families that the test evaluates and nothing is trained on; none: those that the suite marks.
         max_steps: Step limit of an episode.
         limits: Limits of single families, in place of `max_steps` and of those of the section `rollout`: `[tasks.limits.FAMILY]`.
     """
@@ -51,6 +52,7 @@ class TaskSection(StrictModel):
     index: Path | None = None
     families: tuple[str, ...] = Field(min_length=1)
     train_variations: int | None = Field(default=None, ge=1)
+    held_out_families: tuple[str, ...] | None = None
     max_steps: int = Field(default=3, ge=1, le=200)
     limits: dict[str, FamilyLimitSection] = Field(default_factory=dict)
 
@@ -66,6 +68,15 @@ class TaskSection(StrictModel):
     def _index_is_one_of_files(self) -> TaskSection:
         if self.index is not None and self.folder is None:
             raise ValueError("tasks.index names files of tasks.folder: set tasks.folder with it, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_is_not_trained(self) -> TaskSection:
+        both = sorted(set(self.families) & set(self.held_out_families or ()))
+        if both:
+            raise ValueError(
+                f"tasks.held_out_families and tasks.families both name {', '.join(both)}: leave them out of one"
+            )
         return self
 
     @model_validator(mode="after")

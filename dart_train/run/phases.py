@@ -155,6 +155,8 @@ def held_out_families(recipe: Recipe) -> list[str]:
     Returns:
         Their names.
     """
+    if recipe.tasks.held_out_families is not None:
+        return list(recipe.tasks.held_out_families)
     return [name for name, family in recipe_suite(recipe).families.items() if family.held_out]
 
 

@@ -128,9 +128,11 @@ def _task_problems(recipe: Recipe) -> list[str]:
         ]
     families = recipe.tasks.families
     known = ", ".join(sorted(suite.families))
+    named = {"families": families, "held_out_families": recipe.tasks.held_out_families or ()}
     problems = [
-        f"tasks.families: {name!r} is not a family of {suite.name}; it has {known}"
-        for name in families
+        f"tasks.{key}: {name!r} is not a family of {suite.name}; it has {known}"
+        for key, names in named.items()
+        for name in names
         if name not in suite.families
     ]
     if problems:

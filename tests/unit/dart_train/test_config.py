@@ -166,6 +166,11 @@ def test_a_model_needs_exactly_one_source(tmp_path: Path) -> None:
             "there is no folder ./no-such-model",
         ),
         (["recipe.toml", "--set", 'tasks.families=["no_such_family"]'], "is not a family of basics"),
+        (
+            ["recipe.toml", "--set", 'tasks.held_out_families=["nonsense"]'],
+            "tasks.held_out_families: 'nonsense' is not",
+        ),
+        (["recipe.toml", "--set", 'tasks.held_out_families=["press_nth"]'], "both name press_nth"),
         (["recipe.toml", "--set", "limits.min_free_disk_gib=1000000"], "free some space"),
         (["recipe.toml", "--set", "limits.min_free_memory_gib=1000000"], "limits.min_free_memory_gib"),
     ],

@@ -43,6 +43,14 @@ def test_the_test_is_of_the_test_split_with_the_held_out_families() -> None:
     assert [times_begun(name) for name in ("test", "test-2", "test-13")] == [1, 2, 13]
 
 
+def test_a_recipe_chooses_its_held_out_families() -> None:
+    tasks = {**RECIPE["tasks"], "held_out_families": ["tick_two", "press_both"]}
+    recipe = Recipe.model_validate(RECIPE | {"tasks": tasks, "eval": {"episodes": 6, "test_episodes": 8}})
+    judged = evaluation(recipe, TEST).select
+    assert judged is not None
+    assert judged.families == [*recipe.tasks.families, "tick_two", "press_both"]
+
+
 async def test_the_last_policy_is_tested_after_everything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = harness_with(tmp_path, monkeypatch)
     phases: list[str] = []
