@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dart_envs.errors import ActionError
-from dart_envs.key_names import is_key
+from dart_envs.key_names import canonical_key, is_key
 from dart_envs.observations.transforms import scale_point
 from dart_envs.types import Action, ActionType, DecodedAction
 from dart_server.wire import (
@@ -138,7 +138,9 @@ def _check_keys(keys: tuple[str, ...]) -> None:
         raise ActionError(f"A key action needs a tuple of 1 to {MAX_KEYS} key names, not {keys!r}.")
     for key in keys:
         if not isinstance(key, str) or not is_key(key):
-            raise ActionError(f"{key!r} is not a key; use names such as ctrl, enter, f5 or pagedown, or one character.")
+            meant = canonical_key(key) if isinstance(key, str) and key else None
+            names = "names such as ctrl, enter, f5 or pagedown, or one character" if meant is None else repr(meant)
+            raise ActionError(f"{key!r} is not a key; use {names}.")
     if len(set(keys)) != len(keys):
         raise ActionError(f"The keys {keys!r} name one key twice.")
 

@@ -6,16 +6,23 @@ is a key too. The guest agent decides which keysym a name becomes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 MODIFIERS = ("ctrl", "alt", "shift", "win")
 
-NAMED_KEYS = (
-    *MODIFIERS,
-    *("ctrlleft", "ctrlright", "altleft", "altright", "shiftleft", "shiftright", "winleft", "winright"),
-    *("enter", "return", "tab", "space", "backspace", "delete", "del", "insert", "escape", "esc"),
-    *("up", "down", "left", "right", "home", "end", "pageup", "pagedown", "pgup", "pgdn"),
-    *(f"f{number}" for number in range(1, 13)),
-    *("capslock", "numlock", "scrolllock", "printscreen", "pause"),
-)
+KEY_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "modifiers": MODIFIERS,
+    "modifiers of one side": (
+        *("ctrlleft", "ctrlright", "altleft", "altright"),
+        *("shiftleft", "shiftright", "winleft", "winright"),
+    ),
+    "editing": ("enter", "return", "tab", "space", "backspace", "delete", "del", "insert", "escape", "esc"),
+    "moving": ("up", "down", "left", "right", "home", "end", "pageup", "pagedown", "pgup", "pgdn"),
+    "functions": tuple(f"f{number}" for number in range(1, 13)),
+    "locks and others": ("capslock", "numlock", "scrolllock", "printscreen", "pause"),
+}
+"""The named keys of a canonical action, by what they are for."""
+NAMED_KEYS = tuple(name for names in KEY_GROUPS.values() for name in names)
 PYAUTOGUI_ONLY_KEYS = (
     *(
         "control",

@@ -37,21 +37,34 @@ RgbImage = NDArray[np.uint8]
 
 
 class ActionType(StrEnum):
-    """The types of canonical actions."""
+    """The types of canonical actions. The page "Actions and keys" of the reference has the fields that each needs."""
 
     CLICK = "click"
+    """Click the left button at (x, y)."""
     DOUBLE_CLICK = "double_click"
+    """Click the left button twice at (x, y)."""
     TRIPLE_CLICK = "triple_click"
+    """Click the left button three times at (x, y)."""
     RIGHT_CLICK = "right_click"
+    """Click the right button at (x, y)."""
     MIDDLE_CLICK = "middle_click"
+    """Click the middle button at (x, y)."""
     MOVE = "move"
+    """Move the pointer to (x, y)."""
     DRAG = "drag"
+    """Press the left button at (x, y), move to (x2, y2), and release it there."""
     SCROLL = "scroll"
+    """Turn the wheel at (x, y)."""
     TYPE = "type"
+    """Type a text where the focus is."""
     KEY = "key"
+    """Press keys together, and release them in reverse order."""
     WAIT = "wait"
+    """Do nothing for a time."""
     DONE = "done"
+    """End the episode: the task is solved."""
     FAIL = "fail"
+    """End the episode: the task cannot be solved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +82,8 @@ class Action:
         dx: Wheel clicks to the right.
         dy: Wheel clicks up.
         text: Text to type.
-        keys: Names of keys that are pressed together and released in reverse order.
+        keys: Names of keys that are pressed together and released in reverse order, such as `("ctrl", "s")` or `("enter",)`. A name
+            is one character, or one of `dart_envs.key_names.NAMED_KEYS`, which the page "Actions and keys" of the reference lists.
         duration_s: Length of a wait in seconds.
     """
 

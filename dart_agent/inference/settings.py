@@ -74,5 +74,5 @@ class WorkerSettings(StrictModel):
         if self.weight_transfer != "files":
             raise ConfigError(
                 f"weight_transfer = {self.weight_transfer!r} moves weights between GPUs, and the trainer does not send them that way "
-                "(docs/inference.md says what is missing): set weight_transfer = 'files'"
+                "(the page Inference workers of the documentation says what is missing): set weight_transfer = 'files'"
             )

@@ -22,7 +22,7 @@ from dart_envs.action_spaces import make_codec
 from dart_envs.cli.exits import runtime_error, usage_error
 from dart_envs.envs.config import make_shape
 from dart_envs.envs.task_sources import select_tasks
-from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
+from dart_envs.errors import DartEnvError, EvaluatorError, InvalidRequestError, TaskError
 from dart_envs.evaluation.page import BudgetReport, to_html
 from dart_envs.evaluation.policies import EpisodePolicyFactory
 from dart_envs.evaluation.report import summarise, to_text
@@ -36,6 +36,7 @@ from dart_envs.evaluation.run import (
 )
 from dart_envs.evaluators import INFEASIBLE, parse_scorer
 from dart_envs.farm.base import FarmLike
+from dart_envs.farm.transport import check_certificate_file, parse_address
 from dart_envs.tasks import Task, load, task_shape
 from dart_envs.tasks.requirements import format_refusals, refusal_reason, unreachable_files
 from dart_server.wire import DesktopShape
@@ -89,7 +90,8 @@ def evaluate(
     action_format: Annotated[
         str | None,
         typer.Option(
-            "--format", help="of openai: ask as a checkpoint was trained: uitars-1.5, qwen3-vl, ... (docs/envs.md)"
+            "--format",
+            help="of openai: ask as a checkpoint was trained: uitars-1.5, qwen3-vl, ...; the page Environments lists them",
         ),
     ] = None,
     history: Annotated[
@@ -111,6 +113,7 @@ def evaluate(
 
     own_prompt: str | None = None
     try:
+        check_farm_address()
         budgets = parse_step_budgets(max_steps)
         unreadable: dict[str, str] = {}
         named = select_by_id(tasks_from_arguments(targets, split, unreadable), only or ())
@@ -168,8 +171,12 @@ def evaluate(
         parts = [
             run.part(out if len(budgets) == 1 else out / f"steps-{budget}", budget, settings) for budget in budgets
         ]
-    except (TaskError, ValueError, EvaluatorError, OSError) as error:
+        if any(run.pending(part) for part in parts):
+            asyncio.run(check_farm())
+    except (TaskError, ValueError, EvaluatorError, OSError, InvalidRequestError) as error:
         raise usage_error(str(error) if str(error).endswith(".") else f"{error}.") from None
+    except DartEnvError as error:
+        raise runtime_error(str(error)) from None
     if refused:
         print(format_refusals(refused, len(named) + len(unreadable)), flush=True)
         out.mkdir(parents=True, exist_ok=True)
@@ -193,6 +200,21 @@ def evaluate(
         )
     if not any(part.episodes for part in parts):
         raise runtime_error(f"no episode came to a verdict; the causes are above and in {out}.")
+
+
+def check_farm_address() -> None:
+    """Raise InvalidRequestError for a `DART_FARM_URL` that is no address, and for a wrong `SSL_CERT_FILE`; no farm is asked."""
+    check_certificate_file()
+    if url := os.environ.get("DART_FARM_URL"):
+        parse_address(url)
+
+
+async def check_farm() -> None:
+    """Ask the farm for its state, which needs a good address, certificate and key. Raises DartEnvError."""
+    from dart_envs.farm import AsyncFarmClient
+
+    async with await AsyncFarmClient.connect() as farm:
+        await farm.view()
 
 
 def evaluation_shape(first: Task, image: str | None, resolution: str | None) -> DesktopShape:
@@ -309,9 +331,13 @@ class _EvaluationRun:
         check_settings(folder / SETTINGS_FILE, exact)
         return _BudgetRun(folder, budget, exact, read_episodes(folder / EPISODES_FILE))
 
+    def pending(self, part: _BudgetRun) -> list[Task]:
+        """Return the tasks without a verdict, in order."""
+        return [task for task in self.tasks if task.id not in part.episodes]
+
     def run_pending(self, part: _BudgetRun, title: str) -> None:
         """Run what is not done. Raises DartEnvError."""
-        todo = [task for task in self.tasks if task.id not in part.episodes]
+        todo = self.pending(part)
         part.folder.mkdir(parents=True, exist_ok=True)
         (part.folder / SETTINGS_FILE).write_text(json.dumps(part.settings, indent=1) + "\n", encoding="utf-8")
         print(f"{title}: {len(self.tasks)} tasks, {len(self.tasks) - len(todo)} of them done already.", flush=True)

@@ -253,8 +253,8 @@ class AsyncDesktopEnv:
     def _report_waiting(self) -> None:
         self._waited_for_desktop = True
         log.warning(
-            "No desktop was ready for %g s: the farm boots one, or all are in use. This reset waits up to %g s (wait_s). "
-            "`dart-farm status` shows which.",
+            "No desktop was ready for %g s: the farm boots one, all are in use, or this key holds as many as it may. "
+            "This reset waits up to %g s (wait_s). `dart-farm claims` shows which: it waits for a desktop, or for the quota.",
             LEASE_NOTICE_S,
             self.config.wait_s,
         )

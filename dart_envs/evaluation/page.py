@@ -151,18 +151,19 @@ def _interval(row: ReportRow) -> str:
 
 
 def _domains(reports: Sequence[tuple[BudgetReport, EvaluationSummary]]) -> str:
-    """A line for each domain; of several budgets their solved shares side by side, and each one's table below."""
+    """A line for each domain and family; of several budgets their solved shares side by side, and each one's table below."""
     if len(reports) == 1:
         return f"<h2>Domains</h2>{_table_of(reports[0][1])}"
-    names = dict.fromkeys(row.domain for _, summary in reports for row in summary.rows if row.domain != ALL)
+    shown = [summary.rows_with_families for _, summary in reports]
+    names = dict.fromkeys(row.domain for rows in shown for row in rows if row.domain != ALL)
     names = dict.fromkeys(
         [*sorted(name for name in names if name != INFEASIBLE), *(n for n in names if n == INFEASIBLE), ALL]
     )
     head = "".join(f'<th scope="col">{part.name}</th>' for part, _ in reports)
     lines = []
     for name in names:
-        rows = [next((row for row in summary.rows if row.domain == name), None) for _, summary in reports]
-        cells = "".join(f"<td>{_share(row)}</td>" for row in rows)
+        found = [next((row for row in rows if row.domain == name), None) for rows in shown]
+        cells = "".join(f"<td>{_share(row)}</td>" for row in found)
         lines.append(f'<tr{_row_class(name)}><td class="id">{html.escape(_domain(name))}</td>{cells}</tr>')
     each = "".join(
         f"<details><summary>{part.name}</summary>{_table_of(summary)}</details>" for part, summary in reports
@@ -199,7 +200,7 @@ def _table_of(summary: EvaluationSummary) -> str:
     )
     head = "".join(f'<th scope="col"{_aligned(name)}>{name}</th>' for name in names)
     lines = []
-    for row in summary.rows:
+    for row in summary.rows_with_families:
         solved = f"{row.solved} ({row.solved / row.episodes:.1%})" if row.episodes else "–"
         errors = f'<span class="none">{row.errors}</span>' if row.errors else "0"
         masked = f'<span class="none">{row.masked}</span>' if row.masked else "0"

@@ -1,4 +1,4 @@
-"""What episodes come to: a row for each domain, with 95 % intervals; infeasible tasks and episodes without a verdict apart.
+"""What episodes come to: a row for each domain and family, with 95 % intervals; infeasible tasks and episodes without a verdict apart.
 
 Role: `summarise`, and its text. Rule: a mean counts verdicts only; what has none is told beside it, never as 0. The interval is
 Wilson's, z = 1.96, for the share of episodes with reward 1 (E. B. Wilson, 1927). Non-goals: running (`run`), the web page (`page`).
@@ -40,13 +40,28 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSummary:
-    """Rows by domain, the infeasible tasks' row if there are any, and all together."""
+    """Rows by domain, the infeasible tasks' row if there are any, and all together.
+
+    Attributes:
+        rows: The rows.
+        families: Of domains with more than one family of feasible tasks a row per family, whose `domain` is `SUITE/FAMILY`.
+    """
 
     rows: tuple[ReportRow, ...]
+    families: tuple[ReportRow, ...] = ()
+
+    @property
+    def rows_with_families(self) -> tuple[ReportRow, ...]:
+        """All rows for people: those of its families below each domain."""
+        return tuple(
+            shown
+            for row in self.rows
+            for shown in (row, *(one for one in self.families if one.domain.rpartition("/")[0] == row.domain))
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {"rows": [asdict(row) for row in self.rows]}
+        return {"rows": [asdict(row) for row in self.rows], "families": [asdict(row) for row in self.families]}
 
 
 def wilson(successes: int, episodes: int) -> tuple[float, float] | None:
@@ -71,16 +86,26 @@ def wilson_interval(share: float, size: float) -> tuple[float, float]:
 
 
 def summarise(episodes: Iterable[EvaluationEpisode]) -> EvaluationSummary:
-    """Rows of feasible tasks by domain in order of name, infeasible ones apart, then all."""
+    """Rows of feasible tasks by domain in order of name, infeasible ones apart, then all; and by family."""
     everything = list(episodes)
     feasible = [episode for episode in everything if not episode.infeasible]
-    rows = [
-        _row(name, [one for one in feasible if one.domain == name]) for name in sorted({t.domain for t in feasible})
-    ]
+    rows, families = [], []
+    for domain in sorted({one.domain for one in feasible}):
+        own = [one for one in feasible if one.domain == domain]
+        rows.append(_row(domain, own))
+        names = sorted({name for one in own if (name := task_family(one)) is not None})
+        if len(names) > 1:
+            families += [_row(f"{domain}/{name}", [one for one in own if task_family(one) == name]) for name in names]
     infeasible = [episode for episode in everything if episode.infeasible]
     if infeasible:
         rows.append(_row(INFEASIBLE, infeasible))
-    return EvaluationSummary((*rows, _row(ALL, everything)))
+    return EvaluationSummary((*rows, _row(ALL, everything)), tuple(families))
+
+
+def task_family(episode: EvaluationEpisode) -> str | None:
+    """Return the family of an episode's task, as the id of a suite's task (`SUITE/FAMILY/NUMBER`) names it; None for other tasks."""
+    parts = episode.task_id.split("/")
+    return parts[1] if len(parts) == 3 and parts[0] == episode.domain else None
 
 
 def _row(domain: str, episodes: Sequence[EvaluationEpisode]) -> ReportRow:
@@ -134,7 +159,7 @@ def _cells(row: ReportRow) -> tuple[str, ...]:
 
 def to_text(summary: EvaluationSummary) -> str:
     """A table for the terminal."""
-    lines = [HEADER, *(_cells(row) for row in summary.rows)]
+    lines = [HEADER, *(_cells(row) for row in summary.rows_with_families)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

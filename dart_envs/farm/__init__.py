@@ -4,7 +4,7 @@
         frame = desktop.step([])
 
 The synchronous classes are `FarmClient`, `Lease` and `Claim`; the asynchronous ones are `AsyncFarmClient`,
-`AsyncLease` and `AsyncClaim`. Errors are in `dart_envs.errors`. docs/clients.md describes the client.
+`AsyncLease` and `AsyncClaim`. Errors are in `dart_envs.errors`. The page "Clients of the farm" describes the client.
 """
 
 from __future__ import annotations

@@ -23,7 +23,13 @@ from dart_envs.farm.embedded import ensure_embedded_farm
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.farm.retry import RetryPolicy, call_with_retries
 from dart_envs.farm.routes import FarmAdmin
-from dart_envs.farm.transport import REPLY_GRACE_S, Transport, parse_address, resolve_api_key
+from dart_envs.farm.transport import (
+    REPLY_GRACE_S,
+    Transport,
+    check_certificate_file,
+    parse_address,
+    resolve_api_key,
+)
 from dart_server.wire import (
     AttachRequest,
     ClaimRequest,
@@ -90,6 +96,7 @@ class AsyncFarmClient(FarmAdmin):
         Raises:
             FarmError: If the farm cannot be reached or the embedded farm does not start.
         """
+        check_certificate_file()
         url = url or os.environ.get("DART_FARM_URL")
         embedded = not url
         address = parse_address(url or f"unix://{await ensure_embedded_farm(clock=clock)}")

@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -23,12 +22,10 @@ import httpx
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.errors import FarmError
 from dart_server.wire import Clock, paths
-from dart_server.wire.extras import install_command
+from dart_server.wire.extras import install_command, missing_server_module
 
 START_TIMEOUT_S = 120.0
 POLL_INTERVAL_S = 0.1
-SERVER_MODULES = ("fastapi", "pydantic_settings", "sqlalchemy", "uvicorn")
-"""Of the extra `server`, what the daemon cannot start without."""
 DOCTOR_HINT = "\nRun `dart-farm doctor` to see what this host lacks."
 LOG_TAIL_LINES = 15
 LOG_TAIL_NBYTES = 8_192
@@ -94,10 +91,10 @@ async def ensure_embedded_farm(
 
 def _server_command() -> list[str]:
     """Return the daemon's command; raise `FarmError` where only the client is installed."""
-    missing = [module for module in SERVER_MODULES if find_spec(module) is None]
-    if missing:
+    missing = missing_server_module()
+    if missing is not None:
         raise FarmError(
-            f"This installation has no farm of its own ({missing[0]} is not installed).",
+            f"This installation has no farm of its own ({missing} is not installed).",
             code="unreachable",
             hint=f"Set DART_FARM_URL to a farm that runs, or install one: {install_command('server')}, then `dart-farm setup`.",
         )

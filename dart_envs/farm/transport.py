@@ -31,9 +31,17 @@ from dart_envs.errors import (
     InvalidRequestError,
     LeaseExpiredError,
     StaleFencingTokenError,
+    UnauthenticatedError,
     append_hint,
 )
 from dart_server.wire import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner, WireModel, paths
+from dart_server.wire.connection import (
+    KEY_NEEDED,
+    certificate_file_problem,
+    connection_problem,
+    key_problem,
+    nobody_answers,
+)
 from dart_server.wire.guest_answers import MalformedAnswer
 
 CONNECT_TIMEOUT_S = 10.0
@@ -85,13 +93,14 @@ def parse_address(url: str) -> Address:
         The address.
 
     Raises:
-        FarmError: For anything else.
+        InvalidRequestError: For anything else.
     """
-    parts = urlsplit(url)
-    if parts.scheme in {"http", "https"} and parts.netloc:
-        return Address(url.rstrip("/"))
-    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-        return Address("http://farm", parts.path)
+    with contextlib.suppress(ValueError):  # of a port that is none, or brackets without an address
+        parts = urlsplit(url)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return Address(url.rstrip("/"))
+        if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+            return Address("http://farm", parts.path)
     raise InvalidRequestError(
         f"{url!r} is not the address of a farm.",
         code="invalid",
@@ -209,6 +218,16 @@ def error_from_response(
         )
 
 
+def check_certificate_file() -> None:
+    """Check the file that `SSL_CERT_FILE` names, where it is set.
+
+    Raises:
+        InvalidRequestError: If it does not exist or holds no certificate.
+    """
+    if problem := certificate_file_problem():
+        raise InvalidRequestError(problem.sentence, code=problem.code, hint=problem.hint)
+
+
 class Transport:
     """One connection pool to one farm.
 
@@ -218,9 +237,13 @@ class Transport:
 
     Attributes:
         address: Where the farm listens.
+
+    Raises:
+        InvalidRequestError: If `SSL_CERT_FILE` names no certificate.
     """
 
     def __init__(self, address: Address, api_key: str | None) -> None:
+        check_certificate_file()
         self.address = address
         self._key = api_key
         self._pool = self._new_pool()
@@ -283,7 +306,7 @@ class Transport:
             The answer, whatever its status.
 
         Raises:
-            FarmError: With code `unreachable` or `timeout`, when there is no answer.
+            FarmError: When there is no answer: with code `timeout`, or one of `dart_server.wire.connection`.
         """
         all_headers = dict(headers or {})
         if body is not None:
@@ -340,9 +363,7 @@ class Transport:
             method, path, body=body, content=content, params=params, headers=headers, timeout_s=timeout_s
         )
         if response.is_error:
-            raise error_from_response(
-                response.status_code, response.content, what=f"{method} {path}", headers=response.headers
-            )
+            raise self._refusal(response, f"{method} {path}")
         return response.content
 
     @asynccontextmanager
@@ -365,8 +386,8 @@ class Transport:
                 "GET", path, headers={"Accept": "text/event-stream"}, timeout=timeout
             ) as answer:
                 if answer.is_error:
-                    content = await answer.aread()
-                    raise error_from_response(answer.status_code, content, what=f"GET {path}", headers=answer.headers)
+                    await answer.aread()
+                    raise self._refusal(answer, f"GET {path}")
                 yield answer.aiter_lines()
         except httpx.TimeoutException as error:
             raise FarmTimeoutError(
@@ -384,11 +405,17 @@ class Transport:
         Returns:
             The exception; the caller raises it.
         """
-        return FarmUnreachableError(
-            f"The farm at {self.address} cannot be reached ({type(error).__name__}: {error}).",
-            code="unreachable",
-            hint="Start it with `dart-farm serve`, or unset DART_FARM_URL to use the embedded farm.",
-        )
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        problem = connection_problem(str(self.address), error) or nobody_answers(str(self.address), reason)
+        return FarmUnreachableError(problem.sentence, code=problem.code, hint=problem.hint)
+
+    def _refusal(self, answer: httpx.Response, what: str) -> DartEnvError:
+        """Return the exception for an answer with an error status; a key that the farm does not know is named by where it came from."""
+        error = error_from_response(answer.status_code, answer.content, what=what, headers=answer.headers)
+        if isinstance(error, UnauthenticatedError) and KEY_NEEDED in str(error):
+            problem = key_problem(str(self.address), self._key)
+            return UnauthenticatedError(problem.sentence, code=problem.code, hint=problem.hint)
+        return error
 
     async def aclose(self) -> None:
         """Close all connections. Idempotent."""

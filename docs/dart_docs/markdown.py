@@ -22,7 +22,8 @@ def code(text: object) -> str:
     if not plain:
         return ""
     ticks = "``" if "`" in plain else "`"
-    return f"{ticks}{plain}{ticks}"
+    space = " " if plain[0] == "`" or plain[-1] == "`" else ""
+    return f"{ticks}{space}{plain}{space}{ticks}"
 
 
 def cell(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from dart_docs.actions_page import actions_page
 from dart_docs.api_page import errors_page, rest_page
 from dart_docs.commands_page import PROGRAMS, commands_page
 from dart_docs.database_page import database_page
@@ -21,6 +22,7 @@ from dart_docs.tasks_page import evaluators_page, task_schema_page
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/settings.md": settings_page,
     "reference/recipe.md": recipe_page,
+    "reference/actions.md": actions_page,
     "reference/rest.md": rest_page,
     "reference/errors.md": errors_page,
     "reference/task-files.md": task_schema_page,

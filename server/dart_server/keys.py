@@ -20,6 +20,7 @@ from dart_server.errors import ApiError, FarmConfigError
 from dart_server.ids import hash_secret, new_id, new_secret
 from dart_server.records import KeyRecord
 from dart_server.wire import Clock, ErrorCode
+from dart_server.wire.connection import KEY_NEEDED
 
 LAST_USED_INTERVAL_S = 60.0
 ID_SHOWN = 64
@@ -171,9 +172,10 @@ class KeyStore:
                 self._used.add(known.key_id)
                 return known
         hint = (
-            "Send `Authorization: Bearer KEY`; the key of this user's own farm is in farm.key in its state directory."
+            "Send `Authorization: Bearer KEY`. Who runs the farm makes keys with `dart-farm keys add NAME`; "
+            "the farm's own is in farm.key in its state directory."
         )
-        raise ApiError(ErrorCode.UNAUTHENTICATED, "a valid key is needed", hint=hint)
+        raise ApiError(ErrorCode.UNAUTHENTICATED, KEY_NEEDED, hint=hint)
 
     def knows(self, authorization: str | None) -> bool:
         """Whether this `Authorization` header carries a key that was found valid; looks into memory only."""

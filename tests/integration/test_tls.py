@@ -18,6 +18,9 @@ import pytest
 from served_farm import free_port
 from websockets.asyncio.client import connect
 
+from dart_envs.errors import FarmError, InvalidRequestError
+from dart_envs.farm import AsyncFarmClient
+
 START_S = 60.0
 
 
@@ -143,6 +146,37 @@ def test_commands_find_the_farm_where_it_listens(certificate: tuple[Path, Path],
     assert json.loads(asked(SSL_CERT_FILE=str(certificate[0])).stdout)["running"] is True
     stranger = asked()
     assert (stranger.returncode, json.loads(stranger.stderr)["error"]) == (1, "untrusted")
+    known = {"SSL_CERT_FILE": str(certificate[0])}
+    misnamed = asked(DART_FARM_URL=f"https://localhost:{farm[0]}", **known)
+    assert (misnamed.returncode, json.loads(misnamed.stderr)["error"]) == (1, "wrong_name")
+    assert "does not name localhost" in json.loads(misnamed.stderr)["detail"]
+    plain = asked(DART_FARM_URL=f"http://127.0.0.1:{farm[0]}", **known)
+    assert (plain.returncode, json.loads(plain.stderr)["error"]) == (2, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "knows", "error", "words"),
+    [
+        ("https", "127.0.0.1", False, FarmError, "is not known here. Name the certificate that signed it"),
+        ("https", "localhost", True, FarmError, "does not name localhost. Call the farm by a name that it names"),
+        ("http", "127.0.0.1", True, InvalidRequestError, "https://"),
+    ],
+)
+async def test_a_python_client_says_what_the_commands_say(
+    certificate: tuple[Path, Path],
+    farm: tuple[int, str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    host: str,
+    knows: bool,
+    error: type[FarmError],
+    words: str,
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    if knows:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    with pytest.raises(error, match=words):
+        await AsyncFarmClient.connect(f"{scheme}://{host}:{farm[0]}")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class VllmEngine:
         """What the head says about targets. Raises RequestRejected where the model has none, or cannot be asked this."""
         if self._pointing is None:
             raise RequestRejected(
-                f"the model in {self.checkpoint} has no action head: start the worker with one (docs/grounding.md)"
+                f"the model in {self.checkpoint} has no action head: start the worker with one (see the page Grounding)"
             )
         return await self._pointing.ask(asked, prefix_salt=prefix_salt)
 

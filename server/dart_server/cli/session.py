@@ -1,7 +1,8 @@
 """What every command starts from: the settings, and the farm that answers.
 
 Rule: the farm of `DART_FARM_URL`, else the one that runs in this user's runtime directory, wherever it listens; the key of
-`DART_API_KEY`, else the one that the farm keeps for its user. Non-goals: what is asked.
+`DART_API_KEY`, else the one that the farm keeps for its user. Non-goals: what is asked, and what is said of a connection that fails
+(`dart_server.wire.connection`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import httpx
 
     from dart_server.settings import FarmSettings
+    from dart_server.wire.connection import ConnectionProblem
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -78,6 +80,10 @@ def request(
     """
     import httpx
 
+    from dart_server.wire.connection import certificate_file_problem, connection_problem
+
+    if problem := certificate_file_problem():
+        _fail_with(problem)
     url = address(location)
     key = os.environ.get("DART_API_KEY") or (
         location.key_path.read_text().strip() if location.key_path.exists() else ""
@@ -97,24 +103,28 @@ def request(
     except httpx.TimeoutException:
         fail(f"the farm at {url} did not answer within {ANSWER_TIMEOUT_S:g} s.", 1, error="timeout")
     except httpx.TransportError as error:
-        if "SSL" in str(error) and "WRONG_VERSION_NUMBER" in str(error):
-            hint = f"Use {url.replace('https://', 'http://', 1)}."
-            fail(f"who answers at {url} does not speak TLS.", 1, error="tls_required", hint=hint)
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            hint = "Name the certificate that signed it: SSL_CERT_FILE=PATH."
-            fail(f"the certificate of the farm at {url} is not known here.", 1, error="untrusted", hint=hint)
+        if problem := connection_problem(url, error):
+            _fail_with(problem)
         return None
     if not reply.is_success:
-        _refused(reply)
+        _refused(reply, url, key)
     return reply.json() if reply.content else ""
 
 
-def _refused(reply: httpx.Response) -> NoReturn:
+def _fail_with(problem: ConnectionProblem) -> NoReturn:
+    fail(problem.message, 2 if problem.code == "invalid" else 1, error=problem.code, hint=problem.hint)
+
+
+def _refused(reply: httpx.Response, url: str, key: str) -> NoReturn:
+    from dart_server.wire.connection import KEY_NEEDED, key_problem
+
     try:
         body = reply.json()
         code, detail, hint = str(body["error"]), str(body["detail"]), body.get("hint")
     except (ValueError, KeyError, TypeError, AttributeError):
         code, detail, hint = f"http_{reply.status_code}", f"it answered with status {reply.status_code}", None
+    if code == "unauthenticated" and detail == KEY_NEEDED:
+        _fail_with(key_problem(url, key))
     exit_code = 2 if code == "invalid" else 1
     fail(f"the farm refused: {detail.rstrip('.')}.", exit_code, error=code, hint=hint)
 
@@ -131,12 +141,9 @@ def request_or_fail(
     chosen = location or farm_location()
     answer = request(chosen, path, method, body=body, params=params)
     if answer is None:
-        fail(
-            f"no farm is running: nobody answers at {address(chosen)}.",
-            1,
-            error="unreachable",
-            hint="Start it with `dart-farm serve`, or set DART_FARM_URL to where it is.",
-        )
+        from dart_server.wire.connection import nobody_answers
+
+        _fail_with(nobody_answers(address(chosen)))
     return answer
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dart_server.cli.session import farm_location, request, request_or_fail
+from dart_server.cli.session import address, farm_location, request, request_or_fail
 from dart_server.cli.terminal import Json, format_cell, print_table, printable, show, table
 
 if TYPE_CHECKING:
@@ -33,9 +33,13 @@ PARTS: dict[str, tuple[str, ...]] = {
 @app.command()
 def status(as_json: Json = False) -> None:
     """The running farm in numbers; exit code 1 when none runs."""
-    view = request(farm_location(), "/v1/farm")
+    location = farm_location()
+    view = request(location, "/v1/farm")
     if view is None:
-        show({"running": False}, "no farm is running; start it with `dart-farm serve`, or set DART_FARM_URL", as_json)
+        from dart_server.wire.connection import nobody_answers
+
+        problem = nobody_answers(address(location))
+        show({"running": False}, f"{problem.message} {problem.hint}", as_json)
         raise typer.Exit(1)
     show({"running": True, **view}, "\n".join(_numbers(view)), as_json)
 

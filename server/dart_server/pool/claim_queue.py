@@ -149,8 +149,12 @@ class ClaimQueue:
     def _timeout_error(self, ticket: ClaimTicket, wait_s: float) -> ApiError:
         if self.fair_queue.blocked_by_quota(ticket):
             limit, held = self.fair_queue.quota(ticket.owner).max_leases, self.fair_queue.held(ticket.owner)
-            detail = f"this key still holds {held} of the {limit} desktops that it may, after {wait_s:g} s of waiting"
-            return ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint="Release leases, or ask for a larger quota.")
+            detail = f"this key still holds {held} of the {limit} desktops that it may, after {wait_s:.0f} s of waiting"
+            hint = (
+                f"Use at most {limit} at a time (`dart-envs eval --desktops {limit}`), release leases, or ask for a larger "
+                "quota."
+            )
+            return ApiError(ErrorCode.QUOTA_EXCEEDED, detail, hint=hint)
         what = "no desktop" if ticket.units == 1 else f"not enough desktops for a gang of {ticket.units}"
         detail = f"{what} became free within {wait_s:g} s ({self._slots.shortage_reason(ticket.target)})"
         return ApiError(ErrorCode.NO_CAPACITY, detail, hint="Release leases, wait longer, or raise DART_MAX_DESKTOPS.")

@@ -146,15 +146,17 @@ from dart_server.wire.farm import (
     SnapshotState,
     SnapshotView,
 )
-from dart_server.wire.human_input import HumanInput, HumanInputs, LiveViewTicket
 from dart_server.wire.keys import KeyRequest, KeyScope, KeyView, NewKey
 from dart_server.wire.leases import (
     AttachRequest,
     HeartbeatReply,
+    HumanInput,
+    HumanInputs,
     LeaseGrant,
     LeaseRequest,
     LeaseState,
     LeaseView,
+    LiveViewTicket,
     RenewReply,
     RenewRequest,
     ResetReply,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dart_server.wire.connection import KEY_NEEDED
 from dart_server.wire.errors import DesktopHealthView, ErrorBody, ErrorCode, FaultOwner
 
 LEASE_ID = "lease_01M7Z5Q0T4E8V9K2B6N3X1C7DF"
@@ -365,7 +366,7 @@ EXAMPLES: dict[str, OpenApiExample] = {
 }
 
 _DETAILS: dict[ErrorCode, tuple[str, str | None]] = {
-    ErrorCode.UNAUTHENTICATED: ("a valid key is needed", "Send `Authorization: Bearer KEY`."),
+    ErrorCode.UNAUTHENTICATED: (KEY_NEEDED, "Send `Authorization: Bearer KEY`."),
     ErrorCode.FORBIDDEN: (
         "this key has the scope `read` and may not do that: it needs the scope `lease`",
         "Use a key of that scope; who runs the farm makes one: `dart-farm keys add NAME --scope lease`.",

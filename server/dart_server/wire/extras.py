@@ -1,7 +1,8 @@
 """The extra of the distribution that brings a missing module, and the command that installs it, for a sentence instead of a traceback.
 
-Role: `exit_without_module`, which the entry points of all command lines use, and `install_command`, which names no package of an index
-for an installation that came from a folder. Both read the metadata of the installed distribution, so they cannot disagree with it.
+Role: `exit_without_module`, which the entry points of all command lines use, `install_command`, which names no package of an index for an
+installation that came from a folder, and `missing_server_module`. The first two read the metadata of the installed distribution, so they
+cannot disagree with it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ import json
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, distribution, requires
+from importlib.util import find_spec
 from typing import NoReturn
 from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "dart-rl"
+SERVER_MODULES = ("fastapi", "pydantic_settings", "sqlalchemy", "uvicorn")
+"""Of the extra `server`, what a farm cannot start without."""
 _MODULES = {
     "libvirt-python": "libvirt",
     "psycopg": "psycopg",
@@ -44,6 +48,11 @@ def extras_of(module: str) -> list[str]:
         if extra and wanted == _MODULES.get(name, re.sub(r"[-.]", "_", name)):
             found.append(extra[1])
     return found
+
+
+def missing_server_module() -> str | None:
+    """Return the first module that a farm needs and this installation lacks; None where it can start one."""
+    return next((module for module in SERVER_MODULES if find_spec(module) is None), None)
 
 
 def install_command(*extras: str) -> str:

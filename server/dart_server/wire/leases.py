@@ -1,4 +1,7 @@
-"""Claiming a desktop, keeping it, and replacing it by a fresh copy. Non-goals: what is done on it (`desktop`)."""
+"""Claiming a desktop, keeping it, replacing it by a fresh copy, and what a person does on it in the dashboard's live view.
+
+Non-goals: what a client does on it (`desktop`), the dashboard's own routes (no part of the contract).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from dart_server.wire.base import DesktopShape, Flag, Int, Labels, Number, SetupKey, WireModel
+from dart_server.wire.desktop import InputEvent
 
 
 class LeaseRequest(WireModel):
@@ -133,3 +137,36 @@ class ResetReply(WireModel):
     duration_s: float
     snapshot_id: str | None = None
     quarantined: list[str] = Field(default_factory=list)
+
+
+class LiveViewTicket(WireModel):
+    """The page of a lease.
+
+    A browser opens `path` with `?ticket=TICKET` after it, which works once, until `expires_at`; the page takes it out of its address
+    at once. `viewer_hint` says what is missing where pictures cannot be shown.
+    """
+
+    path: str
+    ticket: str
+    expires_at: datetime
+    viewer_hint: str | None = None
+
+
+class HumanInput(WireModel):
+    """What the guest was given at once, and when; `number` counts from 1 since somebody listens to this lease."""
+
+    number: Int
+    at: datetime
+    events: list[InputEvent]
+
+
+class HumanInputs(WireModel):
+    """Inputs in order.
+
+    missed: how many before the first of them are gone. controlled: a person has the desktop now. now: the farm's time.
+    """
+
+    inputs: list[HumanInput]
+    missed: Int = Field(default=0, ge=0)
+    controlled: bool
+    now: datetime

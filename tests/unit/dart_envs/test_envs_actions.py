@@ -71,6 +71,7 @@ BAD: list[tuple[Action, str]] = [
     (Action(ActionType.KEY), "1 to 5 key names"),
     (Action(ActionType.KEY, keys=("ctrl", "ctrl")), "one key twice"),
     (Action(ActionType.KEY, keys=("hyper",)), "'hyper' is not a key"),
+    (Action(ActionType.KEY, keys=("Return",)), "'Return' is not a key; use 'return'"),
     (Action(ActionType.KEY, keys="ctrl"), "tuple"),  # type: ignore[arg-type]
     (Action(ActionType.WAIT, duration_s=61), "between 0 and 60"),
     (Action(ActionType.WAIT, duration_s=float("nan")), "between 0 and 60"),

@@ -9,10 +9,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from dart_envs.cli import evaluate
 from dart_envs.cli.evaluate import check_settings, evaluation_shape, spread, tasks_from_arguments
@@ -32,6 +32,8 @@ from dart_envs.tasks.model import Task, parse_task
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType, EndReason, Outcome
 from dart_server.wire import DesktopShape, FaultOwner
+from dart_server.wire.connection import KEY_NEEDED
+from tests.support.local_server import LocalHandler, LocalServer, serving
 
 SHAPE = DesktopShape(resolution=(640, 400))
 
@@ -188,7 +190,11 @@ def _farm_of(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect() -> Connected:
         return Connected()
 
+    async def good() -> None:
+        return
+
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    monkeypatch.setattr(evaluate, "check_farm", good)
     monkeypatch.setattr(evaluate, "tasks_from_arguments", lambda *_targets: TASKS)
     monkeypatch.setattr(evaluate, "evaluation_shape", lambda task, image, resolution: SHAPE)
 
@@ -334,6 +340,60 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(tmp_path: Path, arguments: 
     assert result.exit_code == 2
     assert sentence in result.output
     assert not (tmp_path / "out").exists()
+
+
+def _eval_at(url: str, out: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+    monkeypatch.setenv("DART_FARM_URL", url)
+    return CliRunner().invoke(
+        app, ["eval", "basics/press_nth", "--policy", "noop", "-n", "1", "--out", str(out / "out")]
+    )
+
+
+@pytest.mark.parametrize("url", ["farm.example:8700", "http://127.0.0.1:many", "unix://farm.sock"])
+def test_what_is_no_address_of_a_farm_is_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    result = _eval_at(url, tmp_path, monkeypatch)
+    assert result.exit_code == 2, result.output
+    assert f"dart-envs: {url!r} is not the address of a farm. Use http://HOST:PORT" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_certificate_file_that_is_not_there_is_wrong_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/farm.pem")
+    result = _eval_at("https://127.0.0.1:9", tmp_path, monkeypatch)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("dart-envs: SSL_CERT_FILE=/nowhere/farm.pem does not exist. ")
+
+
+class FakeFarmHandler(LocalHandler):
+    """As a farm under TLS answers plain HTTP, or one that does not know the key; by the first part of the path."""
+
+    refusals: ClassVar[dict[str, tuple[int, dict[str, str]]]] = {
+        "plain": (400, {"error": "invalid", "detail": "this port speaks TLS", "hint": "Use https://."}),
+        "keys": (401, {"error": "unauthenticated", "detail": KEY_NEEDED}),
+    }
+
+    def do_GET(self) -> None:
+        kind, _, route = self.path.removeprefix("/").partition("/")
+        if kind == "keys" and route == "healthz":
+            self.answer(200, b"{}")
+        else:
+            status, body = self.refusals[kind]
+            self.answer(status, json.dumps(body | {"request_id": "r"}).encode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "sentence"),
+    [("plain", 2, "this port speaks TLS. Use https://."), ("keys", 1, "DART_API_KEY is not valid at http://")],
+)
+def test_the_farm_is_asked_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, code: int, sentence: str
+) -> None:
+    monkeypatch.setenv("DART_API_KEY", "dart_wrong")
+    with serving(LocalServer(FakeFarmHandler)) as server:
+        result = _eval_at(f"http://{server.place}/{kind}", tmp_path, monkeypatch)
+    assert result.exit_code == code, result.output
+    assert result.stderr.startswith(f"dart-envs: {sentence}")
+    assert (result.stdout, (tmp_path / "out").exists()) == ("", False)
 
 
 def test_a_policys_module_that_raises_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

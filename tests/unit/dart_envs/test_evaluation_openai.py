@@ -15,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from dart_envs.action_formats import FORMATS, make_format
+from dart_envs.cli import evaluate
 from dart_envs.cli.main import app
 from dart_envs.evaluation import EvaluationEpisode, run_episodes
 from dart_envs.evaluation.openai import Endpoint, format_policy, openai_policy, parse_answer
@@ -93,6 +94,10 @@ class NoWait:
 
 def task() -> Task:
     return parse_task(TASK, name="stand-in")
+
+
+async def good_farm() -> None:
+    """The command finds the farm good."""
 
 
 async def play(endpoint: FakeEndpoint, action_space: str = "pyautogui", **how: Any) -> EvaluationEpisode:
@@ -240,6 +245,7 @@ def test_one_command_runs_several_step_budgets(
         return Open(farm)
 
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    monkeypatch.setattr(evaluate, "check_farm", good_farm)
     file = tmp_path / "task.json"
     file.write_text(json.dumps(TASK))
     endpoint.answers = ["pyautogui.write('hel')", "pyautogui.write('hel')", "pyautogui.write('lo')", "DONE"]
@@ -277,6 +283,7 @@ def test_the_command_asks_in_a_format_by_name(
         return Open(farm)
 
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    monkeypatch.setattr(evaluate, "check_farm", good_farm)
     file, out = tmp_path / "task.json", tmp_path / "out"
     file.write_text(json.dumps(TASK))
     command = ["eval", str(file), "--out", str(out), "--resolution", "640x400"]

@@ -32,6 +32,23 @@ def test_the_report_keeps_what_has_no_verdict_apart() -> None:
     assert summarise([]).rows[0].mean_reward is None
 
 
+def test_a_domain_of_several_families_has_a_row_for_each() -> None:
+    rewards = {"basics/press/0": 1.0, "basics/press/1": 0.0, "basics/tick/0": 1.0, "web/click/0": 0.0, "/a/os/x": 1.0}
+    episodes = [
+        EvaluationEpisode(name, "os" if name.startswith("/") else name.split("/")[0], False, reward, "done", 1, 0, 1.0)
+        for name, reward in rewards.items()
+    ]
+    summary = summarise([*episodes, EvaluationEpisode("basics/tick/1", "basics", True, 1.0, "fail", 1, 0, 1.0)])
+    families = {row["domain"]: (row["solved"], row["episodes"]) for row in summary.as_dict()["families"]}
+    assert families == {"basics/press": (1, 2), "basics/tick": (1, 1)}, "infeasible tasks are apart"
+    shown = ["domain", "basics", "basics/press", "basics/tick", "os", "web", INFEASIBLE, ALL]
+    assert [line.split("  ")[0] for line in to_text(summary).splitlines()] == shown
+    for parts in ([BudgetReport(None, episodes, 5)], [BudgetReport(15, episodes, 5), BudgetReport(50, episodes, 5)]):
+        page = to_html(parts, "x", {})
+        names = re.findall(r'<td class="id">([^<]*)</td>', page.split("<h2>Episodes")[0])
+        assert names == ["basics", "basics/press", "basics/tick", "os", "web", "all"] * (1 if len(parts) == 1 else 3)
+
+
 def test_the_page_shows_every_step_budget_and_escapes_what_it_is_told() -> None:
     short = [
         EvaluationEpisode("s/a/0", "calc", False, 0.0, "max_steps", 3, 0, 1.0),

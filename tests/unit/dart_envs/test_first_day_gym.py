@@ -340,6 +340,8 @@ def test_a_full_farm_is_reported_while_reset_waits(
         _, info = env.reset()
     assert info["waited_for_desktop"] is True
     assert "No desktop was ready" in caplog.text
+    assert "this key holds as many as it may" in caplog.text
+    assert "`dart-farm claims` shows which" in caplog.text
 
 
 def test_the_screen_is_the_one_that_the_tasks_are_made_for(farm: FakeFarm) -> None:

@@ -89,7 +89,7 @@ def test_what_needs_more_says_which_extra_in_one_sentence(
 
 
 def test_an_environment_without_a_farm_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(FarmError, match=r"DART_FARM_URL.*\[server\]'"):
         embedded._server_command()
 

@@ -124,6 +124,8 @@ async def test_a_key_waits_at_its_quota_while_others_are_served(make_api: MakeAp
     await wait_until(lambda: admin.farm.pool.queue.waiting == 1)
     reply = await advance_until_done(clock, reply_later, 6)
     assert (reply.status_code, reply.json()["error"]) == (429, "quota_exceeded"), "it was not the farm that was full"
+    assert reply.json()["detail"] == "this key still holds 1 of the 1 desktops that it may, after 5 s of waiting"
+    assert "Use at most 1 at a time (`dart-envs eval --desktops 1`)" in reply.json()["hint"]
 
 
 async def test_positions_and_fair_shares(api: Api) -> None:

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dart_server.cli import app
+from dart_server.wire.connection import KEY_NEEDED
 
 FARM = {
     "version": "0",
@@ -119,7 +120,9 @@ def test_the_status_is_for_people_and_for_programs(run: Run, answers: Answers) -
     for words in ("drain --undo", "short of   the host is short of memory", "held back  pool calc: no"):
         assert words in told
     answers.away = True
-    assert run("status", code=1).stdout.startswith("no farm is running; start it with `dart-farm serve`")
+    told = run("status", code=1).stdout
+    assert told.startswith("no farm is running: nobody answers at unix:///")
+    assert "Start it with `dart-farm serve`, or set DART_FARM_URL to where it is." in told
     assert json.loads(run("status", "--json", code=1).stdout) == {"running": False}
 
 
@@ -185,6 +188,28 @@ def test_who_speaks_no_tls_is_named(run: Run, answers: Answers, monkeypatch: pyt
     monkeypatch.setenv("DART_FARM_URL", "https://127.0.0.1:8700")
     told = json.loads(run("status", "--json", code=1).stderr)
     assert (told["error"], told["hint"]) == ("tls_required", "Use http://127.0.0.1:8700.")
+
+
+@pytest.mark.parametrize("argv", [["status"], ["leases"]])
+def test_a_farm_elsewhere_that_does_not_answer_is_named(
+    run: Run, answers: Answers, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    answers.away = True
+    monkeypatch.setenv("DART_FARM_URL", "http://farm.example:8799")
+    done = run(*argv, code=1)
+    assert "no farm answers at http://farm.example:8799. Check host and port of DART_FARM_URL" in done.output
+    assert "dart-farm serve" not in done.output
+
+
+def test_a_key_that_the_farm_does_not_know_is_named(
+    run: Run, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"error": "unauthenticated", "detail": KEY_NEEDED, "hint": "Send it.", "request_id": "r"}
+    answers.give("/v1/farm", refused, status=401)
+    monkeypatch.setenv("DART_FARM_URL", "https://farm.example")
+    assert "dart-farm: DART_API_KEY is not set, and the farm at https://farm.example" in run("status", code=1).stderr
+    monkeypatch.setenv("DART_API_KEY", "dart_wrong")
+    assert "dart-farm: DART_API_KEY is not valid at https://farm.example. Ask" in run("status", code=1).stderr
 
 
 def test_names_cannot_lead_to_other_routes(run: Run, answers: Answers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -13,15 +14,27 @@ from typing import Any
 
 import pytest
 import yaml
-from dart_docs import api_page, commands_page, database_page, prometheus_page, recipe_page, settings_page, tasks_page
+from dart_docs import (
+    actions_page,
+    api_page,
+    commands_page,
+    database_page,
+    prometheus_page,
+    recipe_page,
+    settings_page,
+    tasks_page,
+)
 from dart_docs.fields import field_meanings, field_rows
 from dart_docs.pages import PAGES
 from dart_docs.python_pages import PACKAGES, exported, python_page
 from dart_docs.root_pages import ROOT_PAGES, read_root_page
 
+from dart_envs.actions import ACTION_SPECS
 from dart_envs.evaluators.getters import GETTERS
 from dart_envs.evaluators.metrics import METRICS
+from dart_envs.key_names import KEY_ALIASES, NAMED_KEYS, is_key
 from dart_envs.setup import STEP_PARAMETERS
+from dart_envs.types import Action, ActionType
 from dart_server.database.models import FarmTable
 from dart_server.settings import FarmSettings
 from dart_server.wire import ErrorCode
@@ -79,6 +92,31 @@ def test_every_error_code_has_a_meaning() -> None:
     assert all(f"`{each.value}`" in api_page.errors_page() for each in ErrorCode)
 
 
+def first_cells(section: str) -> list[str]:
+    """The names in the first column of the tables of a section."""
+    return re.findall(r"^\| `+ ?([^`]+) ?`+ \|", section, re.MULTILINE)
+
+
+def test_every_action_type_field_and_key_stands_on_its_page() -> None:
+    page = actions_page.actions_page()
+    sections = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert first_cells(sections["Action types"]) == [f"ActionType.{kind.name}" for kind in ActionType]
+    for kind in ActionType:
+        row = next(line for line in sections["Action types"].splitlines() if f"ActionType.{kind.name}`" in line)
+        assert set(re.findall(r"`([a-z_0-9]+)`", row.split("|")[3])) == ACTION_SPECS[kind].fields
+        assert row.split("|")[4].strip()
+    assert set(first_cells(sections["Fields"])) == {field.name for field in dataclasses.fields(Action)} - {"type"}
+    named = [
+        name for line in sections["Keys"].splitlines() if line[:1] == "|" for name in re.findall(r"`([^`]+)`", line)
+    ]
+    assert named == list(NAMED_KEYS)
+    assert all(is_key(name) for name in named)
+    others = re.findall(
+        r"`([a-z_0-9]{2,})`", " ".join(line.split(" | ")[-1] for line in sections["Other names of keys"].splitlines())
+    )
+    assert sorted(others) == sorted(KEY_ALIASES)
+
+
 @pytest.mark.parametrize("names", [GETTERS, METRICS], ids=["getters", "metrics"])
 def test_every_getter_and_metric_says_what_it_does(names: dict[str, Any]) -> None:
     page = tasks_page.evaluators_page()
@@ -113,6 +151,7 @@ def test_every_command_and_option_has_a_help_text(program: str) -> None:
                 assert f"`{shown}`" in page, f"{name} {shown}"
                 silent += [] if parameter.help else [f"{name} {shown}"]
     assert silent == []
+    assert "docs/" not in re.sub(r"docs/examples/", "", page), "a reader of the site has no folder docs/: name the page"
 
 
 def test_every_operation_of_the_api_stands_on_its_page() -> None:
