@@ -121,7 +121,7 @@ class HumanRecorder:
             await self._capture_screen()
 
     async def _capture_screen(self, *, settled: bool = False) -> None:
-        from dart_envs.envs.core import RESET_SETTLE
+        from dart_envs.envs.settling import RESET_SETTLE
 
         asked_s = self._clock.monotonic()
         frame = await self._lease.step([], RESET_SETTLE if settled else None)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
@@ -33,6 +34,7 @@ from dart_envs.envs.evaluation_target import (
     forked_copy,
 )
 from dart_envs.envs.prepare import SetupPreparer
+from dart_envs.envs.settling import RESET_SETTLE, step_settle
 from dart_envs.errors import (
     ActionError,
     ActionFault,
@@ -60,14 +62,10 @@ from dart_envs.types import (
     SupportsRequirements,
     TaskLike,
 )
-from dart_server.wire import Clock, DesktopShape, FaultOwner, SettleSpec
+from dart_server.wire import Clock, DesktopShape, FaultOwner
 
 log = logging.getLogger(__name__)
 
-RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
-VERDICT_QUIET_MS = 400
-"""How long the screen must be quiet before the desktop is judged. GTK draws the button that Enter presses, and acts on it 250 ms later."""
-VERDICT_CAP_MS = 2_000
 RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
 CODE_TIMEOUT_S = 60.0
@@ -124,7 +122,7 @@ class AsyncDesktopEnv:
         self._step_limit: int | None = None
         self._waited_for_desktop = False
         self._acted = False
-        self._settled_s: float | None = None
+        self._settled_s = -math.inf
         self._share_setup: bool | None = None
         self._judged_untouched: set[str] = set()
         """Ids of tasks whose evaluator gave a verdict on a desktop that no policy had touched."""
@@ -195,9 +193,7 @@ class AsyncDesktopEnv:
         """
         self._episode_over, self._task, self._steps, self._last_observation = True, task, 0, None
         self._step_limit, self._end, self._waited_for_desktop, self._acted = step_limit, None, False, False
-        self._settled_s = None
-        self._share_setup = share_setup
-        self.timings_s = {}
+        self._settled_s, self._share_setup, self.timings_s = -math.inf, share_setup, {}
         if isinstance(task, SupportsRequirements):
             await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
         for attempt in range(1, RESET_ATTEMPTS + 1):
@@ -299,7 +295,8 @@ class AsyncDesktopEnv:
                     self._acted = acts
                 if decoded.code is not None:
                     code_info = {"code": await self._run_code(self._lease, decoded.code)}
-                if (settle := self._settle_of(acts=acts, ends=ends)) is not None:
+                rested_s = self._clock.monotonic() - self._settled_s
+                if settle := step_settle(self.config.settle, rested_s, acts=acts, ends=ends):
                     self._last_observation = await self._observe(await self._lease.step(list(decoded.events), settle))
                     self._settled_s = self._clock.monotonic()
         except TimeoutError:
@@ -327,19 +324,6 @@ class AsyncDesktopEnv:
         )
         return replace(result, info={**result.info, **code_info})
 
-    def _settle_of(self, *, acts: bool, ends: bool) -> SettleSpec | None:
-        """How long the screen must be quiet in this step; None where the desktop is not asked: nothing is done, and it rests already."""
-        usual = self.config.settle
-        quiet_ms = max(usual.quiet_ms, VERDICT_QUIET_MS)
-        if not ends:
-            return usual
-        if not acts:
-            if self._settled_s is not None:
-                quiet_ms -= int((self._clock.monotonic() - self._settled_s) * 1000)
-            if not self._acted or quiet_ms <= 0:
-                return None
-        return SettleSpec(quiet_ms=quiet_ms, cap_ms=max(usual.cap_ms, VERDICT_CAP_MS))
-
     async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
         """Run Python inside the desktop as its user; the result reports how it ended, also after a failure."""
         reply = await lease.exec(["python", "-c", CODE_PREAMBLE + code], timeout_s=CODE_TIMEOUT_S)
@@ -365,7 +349,8 @@ class AsyncDesktopEnv:
             return Outcome(self._end.reward, self._end.info.get("outcome", {"cause": self._end.info["cause"]}))
         if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        if (settle := self._settle_of(acts=False, ends=True)) is not None:
+        rested_s = self._clock.monotonic() - self._settled_s
+        if settle := step_settle(self.config.settle, rested_s, acts=False, ends=True):
             await self._lease.step([], settle)
         async with forked_copy(self._lease, self.config.wait_s) as copy:
             try:

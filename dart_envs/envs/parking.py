@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dart_envs.envs.core import RESET_SETTLE, AsyncDesktopEnv
+from dart_envs.envs.core import AsyncDesktopEnv
+from dart_envs.envs.settling import RESET_SETTLE
 from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.types import Observation, TaskLike
@@ -189,5 +190,5 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
         self._last_observation = await self._observe(await self._lease.step([], RESET_SETTLE))
         self._lease_unusable = False
         self._steps, self._acted, self._episode_over = parked.steps, parked.acted, False
-        self._settled_s = None
+        self._settled_s = self._clock.monotonic()
         return self._last_observation

@@ -124,7 +124,7 @@ async def person_at(address: str) -> AsyncIterator[Person]:
 
 
 async def settled(lease: AsyncLease) -> None:
-    from dart_envs.envs.core import RESET_SETTLE
+    from dart_envs.envs.settling import RESET_SETTLE
 
     await lease.step([], RESET_SETTLE)
 

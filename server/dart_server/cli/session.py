@@ -1,8 +1,8 @@
 """What every command starts from: the settings, and the farm that answers.
 
 Rule: the farm of `DART_FARM_URL`, else the one that runs in this user's runtime directory, wherever it listens; the key of
-`DART_API_KEY`, else the one that the farm keeps for its user. Non-goals: what is asked, and what is said of a connection that fails
-(`dart_server.wire.connection`).
+`DART_API_KEY`, else, for a farm of this host, the one that it keeps for its user. Non-goals: what is asked, and what is said of a
+connection that fails (`dart_server.wire.connection`).
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ def request(
     if problem := certificate_file_problem():
         _fail_with(problem)
     url = address(location)
-    key = os.environ.get("DART_API_KEY") or (
-        location.key_path.read_text().strip() if location.key_path.exists() else ""
-    )
+    key = os.environ.get("DART_API_KEY") or _own_key(location, url)
     socket = url.removeprefix("unix://") if url.startswith("unix://") else ""
     wanted = {name: value for name, value in (params or {}).items() if value is not None}
     try:
@@ -109,6 +107,15 @@ def request(
     if not reply.is_success:
         _refused(reply, url, key)
     return reply.json() if reply.content else ""
+
+
+def _own_key(location: FarmSettings | RemoteFarm, url: str) -> str:
+    """The key of this user's own farm; empty where there is none, and for a farm of another host, which must not learn it."""
+    from dart_server.wire.connection import is_own_host
+
+    if not is_own_host(url) or not location.key_path.exists():
+        return ""
+    return location.key_path.read_text(encoding="utf-8").strip()
 
 
 def _fail_with(problem: ConnectionProblem) -> NoReturn:

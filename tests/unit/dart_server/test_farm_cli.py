@@ -212,6 +212,18 @@ def test_a_key_that_the_farm_does_not_know_is_named(
     assert "dart-farm: DART_API_KEY is not valid at https://farm.example. Ask" in run("status", code=1).stderr
 
 
+def test_the_key_of_this_users_farm_is_not_sent_to_another_host(
+    run: Run, answers: Answers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DART_STATE_DIR", str(tmp_path))
+    (tmp_path / "farm.key").write_text("dart_own_admin")
+    answers.give("/v1/farm", FARM)
+    for url, key in (("https://farm.example", None), ("http://127.0.0.1:8700", "Bearer dart_own_admin")):
+        monkeypatch.setenv("DART_FARM_URL", url)
+        run("status")
+        assert answers.asked[-1].headers.get("authorization") == key
+
+
 def test_names_cannot_lead_to_other_routes(run: Run, answers: Answers) -> None:
     run("leases", "release", "../farm?x=1", code=1)
     assert answers.asked[-1].url.raw_path == b"/v1/leases/..%2Ffarm%3Fx%3D1"
