@@ -90,7 +90,7 @@ def fill(recipe: Recipe, files: Path, shared: Path | None, work: Path, store: Im
     layer = store.packages_layer(recipe.name, packages_digest(recipe))
     share(bootstrap(recipe, layer, store.build_log(recipe.name), progress.say), rootfs)
     progress.say("setting up account, system files and profiles")
-    lay_system(rootfs, recipe, files)
+    lay_system(rootfs, recipe, files, progress.say)
     return rootfs
 
 
