@@ -90,7 +90,7 @@ def fill(recipe: Recipe, files: Path, shared: Path | None, work: Path, store: Im
     layer = store.packages_layer(recipe.name, packages_digest(recipe))
     share(bootstrap(recipe, layer, store.build_log(recipe.name), progress.say), rootfs)
     progress.say("setting up account, system files and profiles")
-    lay_system(rootfs, recipe, files)
+    lay_system(rootfs, recipe, files, progress.say)
     return rootfs
 
 
@@ -241,12 +241,15 @@ def add(name: str, path: Path, home: Path) -> int:
 
 
 def show(home: Path) -> int:
-    """Print the images that exist."""
+    """Print the images that exist, and what unfinished builds left."""
     store = ImageStore(home)
     for one in store.all():
         mark = "*" if store.current(one.name) == one.digest else " "
         size = f"{one.size_bytes // 1024**2} MiB"
         print(f"{mark} {one.name:12} {one.digest}  {size:>9}  {one.built_at}  agent {one.guest_version}")
+    for folder in sorted(store.images.glob("*")):
+        for left in store.unfinished(folder.name):
+            print(f"  {folder.name:12} {left}  unfinished")
     return 0
 
 
@@ -255,7 +258,7 @@ def remove(name: str, digest: str | None, home: Path) -> int:
     if ImageStore(home).current(name) is None and not (home / "images" / name).is_dir():
         raise UsageError(f"there is no image {name}")
     become_root(sys.argv[1:], home)
-    for gone in ImageStore(home).remove(name, digest):
+    for gone in ImageStore(home).remove(name, digest) or ["its folder"]:
         print(f"image {name}: removed {gone}")
     return 0
 
@@ -276,7 +279,7 @@ def parser() -> argparse.ArgumentParser:
     verbs.add_parser("list", parents=[common], help="list the images")
     drop = verbs.add_parser("rm", parents=[common], help="remove an image")
     drop.add_argument("name")
-    drop.add_argument("digest", nargs="?", help="only this build of it")
+    drop.add_argument("digest", nargs="?", help="only this build of it, finished or not")
     return top
 
 

@@ -27,7 +27,8 @@ from typing import Any
 SMALL, FULL = ((640, 400), 14), ((1920, 1080), 10)
 """Resolution in pixels and font size in points: programs of the image `basic` must fit the small one."""
 
-START_LIMIT_S = 3.0
+START_LIMIT_S, LOOK_FACTOR = 3.0, 3
+"""A program is looked for LOOK_FACTOR times as long as it may take, so that one that is slow is told from one that shows nothing."""
 CALL_LIMIT_S = 120.0
 LEASE_S = 600
 STILL_MS, STILL_TRIES = 800, 8
@@ -35,7 +36,7 @@ REST_S = 8.0
 """Sessions keep what their programs set for some seconds before they write it; every copy would write it at a moment of its own."""
 FILES = ("find", "/home", "/etc", "-type", "d", "-printf", "%p\\n", "-o", "-printf", "%p %y %T@ %s %l\\n")
 TYPED = "verify ü 好"
-SHOWN_ELEMENTS, NAME_CHARS = 12, 40
+SHOWN_ELEMENTS, NAME_CHARS = 40, 40
 """How much of a desktop's elements a failure tells."""
 
 
@@ -208,13 +209,15 @@ class Farm:
             self.call("DELETE", self.path)
 
 
-def describe(elements: Sequence[dict[str, Any]]) -> str:
-    """What a desktop shows in place of the element that was expected: roles and names, of which a recipe can take one."""
-    named = [f"{element['role']} {element['name'][:NAME_CHARS]!r}" for element in elements if element["name"].strip()]
+def describe(elements: Sequence[dict[str, Any]], role: str) -> str:
+    """What a desktop shows in place of an element of a role: roles and names, each once, those of the role first."""
+    named = [element for element in elements if element["name"].strip()]
     if not named:
         return "the desktop shows no element with a name: the program has no window, or no accessibility"
-    rest = len(named) - SHOWN_ELEMENTS
-    return f"the desktop shows {', '.join(named[:SHOWN_ELEMENTS])}" + (f", and {rest} more" if rest > 0 else "")
+    named.sort(key=lambda element: element["role"] != role)
+    told = list(dict.fromkeys(f"{element['role']} {element['name'][:NAME_CHARS]!r}" for element in named))
+    rest = len(told) - SHOWN_ELEMENTS
+    return f"the desktop shows {', '.join(told[:SHOWN_ELEMENTS])}" + (f", and {rest} more" if rest > 0 else "")
 
 
 def check_application(farm: Farm, application: Application, bare: bytes, start_limit_s: float) -> str:
@@ -226,7 +229,7 @@ def check_application(farm: Farm, application: Application, bare: bytes, start_l
     farm.execute(*application.argv, detach=True)
     found: dict[str, Any] | None = None
     elements: list[dict[str, Any]] = []
-    while found is None and time.monotonic() - start_s < 3 * start_limit_s:
+    while found is None and time.monotonic() - start_s < LOOK_FACTOR * start_limit_s:
         elements = farm.elements()
         matches = [e for e in elements if (e["role"], e["name"]) == (application.role, application.name)]
         found = matches[0] if matches else None
@@ -239,9 +242,10 @@ def check_application(farm: Farm, application: Application, bare: bytes, start_l
         same = farm.still() == before
     farm.reset()
     if found is None:
-        return f"no {application.role} {application.name!r} after {took_s:.1f} s; {describe(elements)}"
+        looked = f"within {LOOK_FACTOR * start_limit_s:g} s, {LOOK_FACTOR} times the limit of {start_limit_s:g} s"
+        return f"no {application.role} {application.name!r} {looked}; {describe(elements, application.role)}"
     if took_s > start_limit_s:
-        return f"took {took_s:.1f} s, more than {start_limit_s:g}"
+        return f"took {took_s:.1f} s, more than the limit of {start_limit_s:g} s (--start-limit-s)"
     width, height = farm.size
     if found["x"] < 0 or found["y"] < 0 or found["x"] + found["w"] > width or found["y"] + found["h"] > height:
         return f"{application.name!r} lies outside the {width}x{height} screen"
@@ -274,8 +278,8 @@ def check_typing(farm: Farm) -> str:
 
 
 def _in_time(happened: Callable[[], bool]) -> bool:
-    """Whether something that is asked for again and again comes true within three times the start limit."""
-    deadline_s = time.monotonic() + 3 * START_LIMIT_S
+    """Whether something that is asked for again and again comes true as long as a program is looked for."""
+    deadline_s = time.monotonic() + LOOK_FACTOR * START_LIMIT_S
     while not happened():
         if time.monotonic() > deadline_s:
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,8 @@ POLICY = "#!/bin/sh\nexit 101\n"
 DONE = "done"
 TOLD_EVERY = 50
 """Packages between two lines of progress."""
+
+NO_PACKAGE = re.compile(r"E: (?:Unable to locate package (\S+)|Package '(\S+)' has no installation candidate)")
 
 COUNTED = (("Get:", "downloaded"), ("Unpacking ", "unpacked"), ("Setting up ", "set up"))
 
@@ -62,12 +65,14 @@ def check_compiler() -> None:
 
 
 def mmdebstrap_argv(recipe: Recipe, target: Path) -> list[str]:
-    """The whole command that makes the base."""
+    """The whole command that makes the base; it ends early where the archive lacks a package of the recipe."""
     options = [f"--dpkgopt=path-exclude={path}" for path in recipe.exclude_paths]
     options += [f"--dpkgopt=path-include={path}" for path in recipe.include_paths]
     options += ["--dpkgopt=force-unsafe-io"]
     options += ['--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Languages "none"']
     options += ['--aptopt=Acquire::Retries "3"']
+    plan = f"apt-get -q --simulate install {shlex.join(recipe.packages)}"
+    options += [f"--setup-hook=export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG; apt-get -q update && {plan} >/dev/null"]
     return [
         *APART,
         "--mount-proc",
@@ -94,17 +99,22 @@ def inside(rootfs: Path, argv: list[str]) -> list[str]:
 
 
 class Teller:
-    """Turns the output of mmdebstrap, apt and dpkg into few lines of progress."""
+    """Turns the output of mmdebstrap, apt and dpkg into few lines of progress; keeps the packages that the archive lacks."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
+        self.lacking: list[str] = []
         self.counts: dict[str, int] = {}
         self.total = 0
 
     def line(self, line: str) -> None:
         """One line of output."""
-        if line.startswith("I: ") and "signed-by" not in line:
+        if line.startswith("I: running --setup-hook"):
+            self.say("fetching the lists of packages, and looking for those of the recipe")
+        elif line.startswith("I: ") and "signed-by" not in line:
             self.say(line[3:].strip().removesuffix("..."))
+        if lacking := NO_PACKAGE.match(line):
+            self.lacking.append(lacking[1] or lacking[2])
         if planned := re.search(r"(\d+) newly installed", line):
             self.total = int(planned[1])
         for start, word in COUNTED:
@@ -145,6 +155,11 @@ def run_logged(argv: list[str], log: Path, teller: Teller) -> None:
             child.wait()
             raise
         code = child.wait()
+    if code != 0 and teller.lacking:
+        names = ", ".join(dict.fromkeys(teller.lacking))
+        raise BuildError(
+            f"the archive has no package {names}; correct [packages] and run the same command again ({log})"
+        )
     if code != 0:
         name = next(word for word in argv if not word.startswith("-") and word != APART[0])
         raise BuildError(f"{name} failed ({' / '.join(tail)}); the whole log is {log}")

@@ -7,11 +7,12 @@ Rule: files are replaced, never written in place, because a cheap rebuild shares
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
-from imagebuild.bootstrap import CLEAN_PATH, POLICY, environment, inside
+from imagebuild.bootstrap import CLEAN_PATH, POLICY, Say, environment, inside
 from imagebuild.errors import BuildError
 from imagebuild.manifest import guest_files, recipe_files
 from imagebuild.recipe import Recipe, User
@@ -43,6 +44,8 @@ SYSTEM_FILES = {
 WRITTEN_IN_PLACE = ("etc", "var")
 """Where useradd keeps its last versions, dpkg its locks: an installed image would change under its desktops at the next build."""
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+LAST_CHARS, WARM_LINES = 400, 20
+"""How much is told of what a program printed: characters of one that failed, lines of a warm command."""
 FONT_DIRS = ("usr/share/fonts", "usr/local/share/fonts")
 PRUNED = (
     "var/cache/apt", "var/cache/debconf", "var/lib/apt/lists", "var/log", "usr/share/icons/HighContrast",
@@ -50,25 +53,33 @@ PRUNED = (
 )  # fmt: skip
 
 
-def chroot(rootfs: Path, argv: list[str], stdin: str = "") -> None:
-    """Run a program of the image; raises BuildError with its last words."""
+def run_inside(rootfs: Path, argv: list[str], stdin: str = "") -> tuple[int, str]:
+    """Run a program of the image: its exit code and all that it printed."""
     ended = subprocess.run(
         inside(rootfs, argv),
         input=stdin,
         text=True,
-        capture_output=True,
+        errors="replace",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         check=False,
         env={"PATH": CLEAN_PATH, "LC_ALL": "C.UTF-8", "HOME": "/root"},
     )
-    if ended.returncode != 0:
-        raise BuildError(f"{argv[0]} failed inside the image: {(ended.stderr or ended.stdout).strip()[-400:]}")
+    return ended.returncode, ended.stdout.strip()
 
 
-def replace_file(path: Path, text: str, mode: int = 0o644) -> None:
+def chroot(rootfs: Path, argv: list[str], stdin: str = "") -> None:
+    """Run a program of the image; raises BuildError with its last words."""
+    code, printed = run_inside(rootfs, argv, stdin)
+    if code != 0:
+        raise BuildError(f"{argv[0]} failed inside the image: {printed[-LAST_CHARS:]}")
+
+
+def replace_file(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file beside the old one and put it in its place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.dart-new")
-    fresh.write_text(text, encoding="utf-8")
+    fresh.write_bytes(content.encode() if isinstance(content, str) else content)
     fresh.chmod(mode)
     os.replace(fresh, path)
 
@@ -84,8 +95,8 @@ def share(source: Path, target: Path) -> None:
             raise BuildError(f"the packages of {source} could not be shared: {ended.stderr.strip()[-400:]}")
 
 
-def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:
-    """The account, its folders, the files that make a system of the packages, and those of the recipe."""
+def lay_system(rootfs: Path, recipe: Recipe, files: Path, say: Say) -> None:
+    """The account, its folders, the files that make a system of the packages, those of the recipe, and what its warm commands leave."""
     user = recipe.user
     chroot(rootfs, ["useradd", "-m", "-u", str(user.uid), "-s", "/bin/bash", "-G", ",".join(user.groups), user.name])
     chroot(rootfs, ["chpasswd"], f"{user.name}:{user.password}\n")
@@ -102,8 +113,8 @@ def lay_system(rootfs: Path, recipe: Recipe, files: Path) -> None:
         (rootfs / name).mkdir(parents=True, exist_ok=True)
     cache_fonts(rootfs)
     lay_files(rootfs, recipe, files)
-    for command in recipe.warm:
-        warm(rootfs, recipe.user, command)
+    for number, command in enumerate(recipe.warm, 1):
+        warm(rootfs, recipe.user, command, number, say)
 
 
 def cache_fonts(rootfs: Path) -> None:
@@ -121,18 +132,31 @@ def lay_files(rootfs: Path, recipe: Recipe, files: Path) -> None:
     for source in recipe_files(files):
         name = source.relative_to(files)
         mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
-        replace_file(rootfs / name, source.read_text(encoding="utf-8"), mode)
+        replace_file(rootfs / name, source.read_bytes(), mode)
         if name.is_relative_to(home):
             for owned in (name, *name.parents):
                 if owned.is_relative_to(home) and owned != home:
                     os.chown(rootfs / owned, recipe.user.uid, recipe.user.uid)
 
 
-def warm(rootfs: Path, user: User, command: tuple[str, ...]) -> None:
-    """Run a command as the user, so that it leaves its profile; the user's caches and temporary files are removed."""
-    home = f"/home/{user.name}"
+def warm(rootfs: Path, user: User, command: tuple[str, ...], number: int, say: Say) -> None:
+    """Run a command as the user, so that it leaves its profile and its settings; temporary files are removed.
+
+    It has a D-Bus session of its own, without which `gsettings set` keeps nothing. What it prints is told, not what D-Bus logs.
+    Raises BuildError with its last words.
+    """
+    called = f"warm command {number} (`{shlex.join(command)}`)"
     drop = ["setpriv", f"--reuid={user.uid}", f"--regid={user.uid}", "--init-groups"]
-    chroot(rootfs, [*drop, "env", f"HOME={home}", f"USER={user.name}", *command])
+    variables = [f"HOME=/home/{user.name}", f"USER={user.name}", "GIO_USE_VFS=local"]
+    say(called)
+    code, printed = run_inside(rootfs, [*drop, "env", *variables, "dbus-run-session", "--", *command])
+    if code != 0:
+        raise BuildError(
+            f"{called} failed with exit code {code}: {printed[-LAST_CHARS:]}; correct `warm` and run the same command again,"
+            " the packages are kept"
+        )
+    for line in [line for line in printed.splitlines() if not line.startswith("dbus-daemon[")][-WARM_LINES:]:
+        say(f"  {line}")
     for left in (rootfs / "tmp").iterdir():
         remove(left)
 

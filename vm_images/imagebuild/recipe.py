@@ -21,6 +21,13 @@ PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 SESSION_USER = re.compile("user")
 """The account that the guest agent starts the session as."""
 OPTIONAL = ("warm", "applications")
+PLACES = {
+    "above the first [section], beside the first `name`": ("name", "suite", "mirror", "security_mirror", "warm"),
+    "in [exclude]": ("paths", "except"),
+    "in [user]": ("name", "uid", "password", "groups"),
+    "in [[applications]]": ("command", "role", "name"),
+}
+"""Where a recipe has its keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,9 @@ class Fields:
         self.table = dict(table)
 
     def fail(self, key: str, expected: str) -> UsageError:
-        """The error for a field."""
-        return UsageError(f"{self.file}: {self.where}{key} must be {expected}")
+        """The error for a field; in [packages], where every key is a group, a key of another place is told its place."""
+        place = place_of(key) if self.where == "packages." else ""
+        return UsageError(f"{self.file}: {self.where}{key} must be {expected}{place}")
 
     def take(self, key: str, kind: type, expected: str) -> Any:
         """A required field of a type."""
@@ -114,12 +122,13 @@ class Fields:
         return tuple(value)
 
     def commands(self, key: str) -> tuple[tuple[str, ...], ...]:
-        """A list of argument lists, or nothing."""
+        """A list of commands, or nothing."""
         if key not in self.table:
             return ()
-        value = self.take(key, list, "a list of argument lists")
+        expected = 'a list of commands, each a list of words, like [["touch", "/home/user/made"]]'
+        value = self.take(key, list, expected)
         if not all(isinstance(one, list) and one and all(isinstance(word, str) for word in one) for one in value):
-            raise self.fail(key, "a list of argument lists")
+            raise self.fail(key, expected)
         return tuple(tuple(one) for one in value)
 
     def applications(self, key: str) -> tuple[Application, ...]:
@@ -144,9 +153,17 @@ class Fields:
         return Fields(self.file, f"{self.where}{key}.", self.take(key, dict, "a table"))
 
     def finish(self) -> None:
-        """Everything was known."""
+        """Everything was known; raises UsageError, which tells the place of a key that belongs elsewhere."""
         if self.table:
-            raise UsageError(f"{self.file}: unknown key {self.where}{sorted(self.table)[0]}")
+            key = min(self.table)
+            base = "; a recipe has no base: list all packages in [packages]" if key == "base" else ""
+            raise UsageError(f"{self.file}: unknown key {self.where}{key}{base or place_of(key)}")
+
+
+def place_of(key: str) -> str:
+    """The end of an error about a key that stands where it does not belong; empty where no place has it."""
+    places = [place for place, keys in PLACES.items() if key in keys]
+    return f"; `{key}` belongs {' or '.join(places)}" if places else ""
 
 
 def read_recipe(file: Path) -> Recipe:

@@ -1,9 +1,9 @@
 """The image store: `$DART_HOME/images/NAME/DIGEST/{rootfs/,manifest.json}`, `NAME/current` and `NAME/build.log`.
 
 Role: where finished images lie, and how one appears: by rename, so a reader sees a whole image or none.
-Rule: one builder per image name (a lock); leftovers of a killed build are removed by the next one. Whoever runs desktops of an image
-holds a shared lock (flock) on its directory, a machine's hypervisor one of its own on the disk: such an image is neither removed nor
-replaced.
+Rule: one builder per image name (a lock); leftovers of a killed build are removed by the next one, and by `remove`. Whoever runs desktops
+of an image holds a shared lock (flock) on its directory, a machine's hypervisor one of its own on the disk: such an image is neither
+removed nor replaced.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from pathlib import Path
 
 from imagebuild.errors import BuildError, UsageError
 from imagebuild.manifest import Manifest, read_manifest
+from imagebuild.recipe import NAME
 
 WORK_PREFIX, REMOVED_PREFIX = ".build-", ".removed-"
 PACKAGES_PREFIX = ".packages-"
 CURRENT = "current"
+WITNESS = "rootfs/usr/bin/dpkg"
+"""A file of every packages layer: with a hard link to it, an image is made of that layer."""
 
 
 def dart_home(given: str | None, environment: dict[str, str]) -> Path:
@@ -57,6 +60,19 @@ class ImageStore:
         ]
         return sorted(found, key=lambda one: (one.name, one.built_at), reverse=True)
 
+    def unfinished(self, name: str) -> dict[str, Path]:
+        """What builds left that failed or were interrupted: a name that `remove` takes as a digest -> the directory.
+
+        A packages layer is among them when no image is made of it.
+        """
+        found: dict[str, Path] = {}
+        for path in sorted((self.images / name).glob(".*-*")):
+            if path.name.startswith(PACKAGES_PREFIX) and not _is_shared(path / WITNESS):
+                found[path.name.removeprefix(PACKAGES_PREFIX)] = path
+            elif path.name.startswith((WORK_PREFIX, REMOVED_PREFIX)):
+                found[path.name.removeprefix(".")] = path
+        return found
+
     def current(self, name: str) -> str | None:
         """Digest that `current` points to."""
         with contextlib.suppress(OSError):
@@ -78,8 +94,8 @@ class ImageStore:
         return self.images / name / f"{PACKAGES_PREFIX}{packages_digest}"
 
     @contextlib.contextmanager
-    def locked(self, name: str) -> Iterator[None]:
-        """Hold the right to build this image; waits for another builder."""
+    def locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold the right to build this image; waits for another builder, or raises BuildError when `wait` is off."""
         parent = self.images / name
         while True:
             try:
@@ -92,7 +108,10 @@ class ImageStore:
                     raise
                 continue  # it was there, and was removed before `mkdir` looked what it is
             with lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                except BlockingIOError as error:
+                    raise BuildError(f"image {name} is being built; wait for its end, or stop that build") from error
                 if not _is_at(lock.fileno(), parent / ".lock"):
                     continue  # the image was removed meanwhile, and this lock with it
                 yield
@@ -136,20 +155,37 @@ class ImageStore:
         os.replace(link, self.images / name / CURRENT)
 
     def remove(self, name: str, digest: str | None) -> list[str]:
-        """Remove one image, or all of a name; returns the digests removed."""
-        doomed = [one for one in self.all() if one.name == name and digest in (None, one.digest)]
-        if not doomed:
+        """Remove one build or what an unfinished one left, or all of a name; returns the digests removed.
+
+        The folder goes with the last finished build, and with all of the name.
+        """
+        folder = self.images / name
+        left = self.unfinished(name)
+        doomed = [one.digest for one in self.all() if one.name == name and digest in (None, one.digest)]
+        known = folder.is_dir() if digest is None else bool(doomed) or digest in left
+        if not (NAME.fullmatch(name) and known):
             raise UsageError(f"there is no image {name}{' ' + digest if digest else ''}")
-        for one in doomed:
-            target = self.directory(name, one.digest)
-            with unused(target):
-                if self.current(name) == one.digest:
-                    (self.images / name / CURRENT).unlink()
-                remove_tree(target)
-        if not any(one.name == name for one in self.all()):
-            with self.locked(name):
-                remove_tree(self.images / name)
-        return [one.digest for one in doomed]
+        with self.locked(name, wait=False):
+            for one in doomed:
+                target = self.directory(name, one)
+                with unused(target):
+                    if self.current(name) == one:
+                        (folder / CURRENT).unlink()
+                    remove_tree(target)
+            if digest in left:
+                remove_tree(left[digest])
+            finished = any(one.name == name for one in self.all())
+            if not finished and not (digest in left and self.unfinished(name)):
+                remove_tree(folder)
+        return [*doomed, *left] if digest is None else [digest]
+
+
+def _is_shared(path: Path) -> bool:
+    """Whether a file is there and has more than one hard link."""
+    try:
+        return path.stat().st_nlink > 1
+    except OSError:
+        return False
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
@@ -173,7 +209,10 @@ def unused(directory: Path) -> Iterator[None]:
                 fcntl.lockf(held.enter_context(disk.open("r+b")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             name = f"{directory.parent.name} {directory.name}"
-            raise BuildError(f"image {name} is used by running desktops or their snapshots; end those first") from error
+            raise BuildError(
+                f"image {name} is used by running desktops or their snapshots; end them with `dart-farm stop`"
+                " (of a farm of a service: stop the service) and run the same command again"
+            ) from error
         yield
 
 

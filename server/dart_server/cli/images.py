@@ -9,7 +9,9 @@ Non-goals: building; booting anything itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 CONFORMANCE = "dart_envs.testing.image_conformance"
 """The program that asks a desktop of an image for its promises; a process like the others, for the farm's own code knows no client."""
+PACKAGES_PREFIX, LEFTOVER_PREFIXES = ".packages-", (".build-", ".removed-")
+"""How the builder calls the folders of packages, and those that an interrupted build or removal leaves."""
 FARM_START_LIMIT_S = 300.0
 POLL_S = 0.1
 
@@ -44,16 +48,37 @@ def images(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command("list")
 def list_images(as_json: Json = False) -> None:
-    """The desktop images that are installed."""
-    from dart_server.process.preflight import installed_images
+    """All builds of the images: `current`, which desktops start from; `kept`, an older one; `unfinished`, left by a failed one."""
+    folders = sorted(path for path in (load_settings().home / "images").glob("[!.]*") if path.is_dir())
+    rows = [row for folder in folders for row in (*_finished(folder), *_unfinished(folder))]
+    show_rows(rows, ("name", "digest", "state", "size_mib", "packages", "artefacts", "built_at", "path"), as_json)
 
-    rows = [image | _described(Path(image["path"])) for image in installed_images(load_settings())]
-    show_rows(rows, ("name", "digest", "size_mib", "packages", "artefacts", "built_at", "path"), as_json)
+
+def _finished(folder: Path) -> list[dict[str, Any]]:
+    """The builds of an image that have a manifest, the current one first, then the newest."""
+    current = (folder / "current").resolve().name
+    rows = []
+    for place in folder.glob("[!.]*"):
+        told = None if place.is_symlink() else _manifest(place)
+        if told is not None:
+            state = "current" if place.name == current else "kept"
+            row = {"name": folder.name, "digest": str(told.get("digest", place.name)), "state": state}
+            rows.append(row | _described(place, told) | {"path": str(place.resolve())})
+    rows.sort(key=lambda row: str(row["built_at"]), reverse=True)
+    return sorted(rows, key=lambda row: row["state"] != "current")
 
 
-def _described(place: Path) -> dict[str, Any]:
+def _manifest(place: Path) -> dict[str, Any] | None:
+    """The manifest of a build; None where it has none that can be read."""
+    try:
+        told = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _described(place: Path, told: dict[str, Any]) -> dict[str, Any]:
     """What an image's manifest tells of it: `size_mib`, the number of `packages`, its `artefacts`, `built_at`; None where it does not."""
-    told = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
     size, packages, made = told.get("size_bytes"), told.get("packages"), told.get("artefacts")
     has = ["rootfs"] if (place / "rootfs").is_dir() else []
     return {
@@ -62,6 +87,42 @@ def _described(place: Path) -> dict[str, Any]:
         "artefacts": has + (sorted(made) if isinstance(made, dict) else []),
         "built_at": told.get("built_at"),
     }
+
+
+def _unfinished(folder: Path) -> list[dict[str, Any]]:
+    """What failed and interrupted builds left, and packages that no finished build shares."""
+    rows = []
+    for place in sorted(folder.glob(".*-*")):
+        unused = place.name.startswith(PACKAGES_PREFIX) and not _is_shared(place / "rootfs/usr/bin/dpkg")
+        if place.is_dir() and (unused or place.name.startswith(LEFTOVER_PREFIXES)):
+            digest = place.name.removeprefix(PACKAGES_PREFIX).removeprefix(".")
+            described: dict[str, Any] = {
+                "size_mib": _disk_bytes(place) >> 20,
+                "packages": None,
+                "artefacts": [],
+                "built_at": None,
+            }
+            rows.append(
+                {"name": folder.name, "digest": digest, "state": "unfinished"} | described | {"path": str(place)}
+            )
+    return rows
+
+
+def _is_shared(path: Path) -> bool:
+    """Whether a file has more than one name: images share the files of their packages by hard links."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_nlink > 1
+    return False
+
+
+def _disk_bytes(top: Path) -> int:
+    """What the files of a folder take on the disk, those that this user may see and that nobody removes meanwhile."""
+    total = 0
+    for directory, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_blocks * 512
+    return total
 
 
 @app.command()
@@ -80,10 +141,10 @@ def build(
 @app.command()
 def rm(
     name: Name,
-    digest: Annotated[str | None, typer.Argument(help="Only this build of it.")] = None,
+    digest: Annotated[str | None, typer.Argument(help="Only this build of it, as the list has it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove an image."""
+    """Remove an image, with what unfinished builds of it left."""
     _run_builder(["rm", name, *([digest] if digest else [])], {"removed": name}, as_json)
 
 

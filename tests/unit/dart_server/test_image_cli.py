@@ -37,8 +37,31 @@ def test_images_are_listed_with_and_without_the_verb(home: Path, arguments: list
 
 def test_the_list_is_a_table_for_people(home: Path) -> None:
     result = CliRunner().invoke(app, ["images"])
-    told = ["small", "0123456789ab", "3", "2", "rootfs,docker,qcow2", "-"]
+    told = ["small", "0123456789ab", "current", "3", "2", "rootfs,docker,qcow2", "-"]
     assert result.stdout.splitlines()[1].split()[: len(told)] == told
+
+
+def test_older_and_unfinished_builds_are_listed(home: Path) -> None:
+    folder = home / "images/small"
+    for digest, built_at in (("aaaaaaaaaaaa", "2026-01-01"), ("bbbbbbbbbbbb", "2026-01-02")):
+        (folder / digest).mkdir()
+        (folder / digest / "manifest.json").write_text(json.dumps({"built_at": built_at}), encoding="utf-8")
+    for layer in (folder / ".packages-used", folder / ".packages-failed", home / "images/kiosk/.packages-first"):
+        (layer / "rootfs/usr/bin").mkdir(parents=True)
+        (layer / "rootfs/usr/bin/dpkg").write_bytes(b"x" * (1 << 20))
+    (folder / "0123456789ab/rootfs/dpkg").hardlink_to(folder / ".packages-used/rootfs/usr/bin/dpkg")
+    (folder / ".build-7").mkdir()
+    (folder / ".lock").touch()
+    rows = json.loads(CliRunner().invoke(app, ["images", "--json"]).stdout)
+    assert [(row["name"], row["digest"], row["state"]) for row in rows] == [
+        ("kiosk", "first", "unfinished"),
+        ("small", "0123456789ab", "current"),
+        ("small", "bbbbbbbbbbbb", "kept"),
+        ("small", "aaaaaaaaaaaa", "kept"),
+        ("small", "build-7", "unfinished"),
+        ("small", "failed", "unfinished"),
+    ]
+    assert rows[0]["size_mib"] == 1
 
 
 @pytest.mark.parametrize("manifest", ["{}", '{"size_bytes": "large", "packages": [], "artefacts": null}'])

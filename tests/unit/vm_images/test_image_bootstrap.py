@@ -72,6 +72,27 @@ def test_a_base_that_was_not_finished_is_made_again(tmp_path: Path, ran: list[st
     assert not (rootfs / "half").exists()
 
 
+def test_packages_that_the_archive_lacks_are_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive is asked in mmdebstrap's setup hook, after the lists and before anything is installed."""
+    (hook,) = [one for one in bootstrap.mmdebstrap_argv(RECIPE, tmp_path) if one.startswith("--setup-hook=")]
+    assert hook.endswith("apt-get -q update && apt-get -q --simulate install dbus zenity >/dev/null")
+    lines = [
+        "E: Unable to locate package gtkhashh",
+        "E: Package 'flash' has no installation candidate",
+        "E: setup failed",
+    ]
+    failing = ["sh", "-c", f'printf "%s\\n" "{lines[0]}" "{lines[1]}" "{lines[2]}"; exit 1']
+    monkeypatch.setattr(bootstrap, "mmdebstrap_argv", lambda *_: failing)
+    with pytest.raises(BuildError, match=r"the archive has no package gtkhashh, flash; correct \[packages\]"):
+        bootstrap.bootstrap(RECIPE, tmp_path / "layer", tmp_path / "log", lambda _: None)
+
+
+def test_progress_tells_what_the_hook_does_in_place_of_its_command() -> None:
+    said: list[str] = []
+    bootstrap.Teller(said.append).line("I: running --setup-hook in shell: sh -c 'export APT_CONFIG=x; apt-get'")
+    assert said == ["fetching the lists of packages, and looking for those of the recipe"]
+
+
 def test_progress_is_counted_against_what_apt_planned() -> None:
     said: list[str] = []
     teller = bootstrap.Teller(said.append)

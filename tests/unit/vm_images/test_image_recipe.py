@@ -75,7 +75,14 @@ def test_only_packages_decide_the_packages_layer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("\n[packages]", 'warm = ["soffice"]\n[packages]'), "warm"),
+        (("\n[packages]", 'warm = ["soffice"]\n[packages]'), "warm must be a list of commands, each a list of words"),
+        (("[exclude]", 'warm = [["soffice"]]\n[exclude]'), "`warm` belongs above the first [section]"),
+        (("uid = 1000", 'uid = 1000\nwarm = [["soffice"]]'), "user.warm; `warm` belongs above the first [section]"),
+        (("\n[packages]", "paths = []\n[packages]"), "unknown key paths; `paths` belongs in [exclude]"),
+        (
+            ('suite = "bookworm"', 'suite = "bookworm"\nbase = "basic"'),
+            "unknown key base; a recipe has no base: list all",
+        ),
         (('suite = "bookworm"', "suite = 12"), "suite"),
         (('suite = "bookworm"', 'suite = "bookworm"\ncolour = "red"'), "unknown key colour"),
         (("uid = 1000", 'uid = "1000"'), "user.uid"),
@@ -127,7 +134,12 @@ def test_a_recipe_names_the_programs_that_verify_starts(tmp_path: Path) -> None:
     [
         ('command = ["xpad", "--new"]', "command = []", r"applications\.0\.command"),
         ('role = "push button"', "", r"applications\.0\.role must be"),
-        ('name = "New"', 'name = "New"\nx = 1', r"unknown key applications\.0\.x"),
+        ('name = "New"', 'name = "New"\nx = 1', r"unknown key applications\.0\.x$"),
+        (
+            'name = "New"',
+            'name = "New"\nwarm = [["xpad"]]',
+            r"applications\.0\.warm; `warm` belongs above the first \[section\]",
+        ),
     ],
 )
 def test_a_wrong_program_names_its_field(tmp_path: Path, line: str, instead: str, words: str) -> None:

@@ -97,6 +97,61 @@ def test_removing_the_last_build_leaves_no_file(store: ImageStore) -> None:
     assert list(store.images.iterdir()) == []
 
 
+def packages_left(store: ImageStore, digest: str, *, finished: bool = True) -> Path:
+    """A packages layer, with one file."""
+    layer = store.images / "basic" / f".packages-{digest}"
+    (layer / "rootfs/usr/bin").mkdir(parents=True)
+    (layer / "rootfs/usr/bin/dpkg").write_text("dpkg", encoding="utf-8")
+    if finished:
+        (layer / "done").touch()
+    return layer
+
+
+def test_what_a_failed_build_left_is_listed_and_removed(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A warm command failed: all packages are there, no image."""
+    monkeypatch.setattr(build, "become_root", lambda *_: None)
+    for digest in (None, "0123456789ab"):
+        packages_left(store, "0123456789ab")
+        assert run(monkeypatch, "list", "--home", str(tmp_path)) == 0
+        assert capsys.readouterr().out.split() == ["basic", "0123456789ab", "unfinished"]
+        assert run(monkeypatch, "rm", "basic", *([digest] if digest else []), "--home", str(tmp_path)) == 0
+        assert capsys.readouterr().out == "image basic: removed 0123456789ab\n"
+        assert list(store.images.iterdir()) == []
+
+
+def test_packages_of_a_finished_build_are_no_leftover(store: ImageStore) -> None:
+    layer = packages_left(store, "used")
+    share(layer / "rootfs", store.fresh_work("basic") / "rootfs")
+    made = Manifest("basic", "aaa", "r", "g", "1", "bookworm", "amd64", 5, 1, "2026-01-01T00:00:00+00:00", 1.0)
+    (work,) = (store.images / "basic").glob(".build-*")
+    write_manifest(made, work / "manifest.json")
+    store.publish(work, "basic", "aaa")
+    half = packages_left(store, "half", finished=False)
+    killed = store.images / "basic" / ".build-77"
+    killed.mkdir()
+    assert store.unfinished("basic") == {"build-77": killed, "half": half}
+    assert store.remove("basic", "half") == ["half"]
+    assert store.remove("basic", "build-77") == ["build-77"]
+    assert store.current("basic") == "aaa"
+    assert layer.is_dir()
+
+
+def test_only_names_of_images_are_removed(store: ImageStore) -> None:
+    for name in ("..", ".", "other", "basic/../basic"):
+        with pytest.raises(UsageError, match="there is no image"):
+            store.remove(name, None)
+    assert (store.images / "basic").is_dir()
+
+
+def test_an_image_that_is_being_built_is_not_removed(store: ImageStore) -> None:
+    finished(store, "aaa")
+    with store.locked("basic"), pytest.raises(BuildError, match="basic is being built"):
+        store.remove("basic", None)
+    assert store.current("basic") == "aaa"
+
+
 def test_a_builder_that_waited_for_a_removal_locks_anew(store: ImageStore) -> None:
     finished(store, "aaa")
     entered = threading.Event()
@@ -144,7 +199,7 @@ def test_an_image_in_use_is_neither_removed_nor_replaced(store: ImageStore) -> N
         held.callback(os.close, used)
         fcntl.flock(used, fcntl.LOCK_SH)
         for change in (lambda: store.remove("basic", "aaa"), lambda: finished(store, "aaa")):
-            with pytest.raises(BuildError, match="basic aaa is used by running desktops"):
+            with pytest.raises(BuildError, match=r"basic aaa is used by running desktops.* `dart-farm stop`"):
                 change()
             assert (place / "rootfs" / "file").is_file()
             assert store.current("basic") == "aaa"
