@@ -53,6 +53,8 @@ TYPED_AT_ONCE = 4
 """Characters between two scenes of a film."""
 LOOK_INTERVAL_S = 15.0
 """How often `training` looks at its run."""
+ATTENTION_WIDTH_PX = 900
+"""A smaller screen is enlarged by a whole number up to this width."""
 EXPLORED_STEPS = 30
 
 
@@ -128,7 +130,11 @@ def attention(options: argparse.Namespace) -> None:
         command = [sys.executable, "-m", "dart_agent.cli", "ground", "point", str(screen), str(ask)]
         subprocess.run([*command, "--model", str(_needed(options.model, "--model")), "--out", str(drawn)], check=True)
         with Image.open(drawn) as picture:
-            _save(_png(with_caption(picture.convert("RGB"), f"\u201c{ask}\u201d")), "attention")
+            times = max(1, ATTENTION_WIDTH_PX // picture.width)
+            larger = picture.convert("RGB").resize(
+                (picture.width * times, picture.height * times), Image.Resampling.NEAREST
+            )
+            _save(_png(with_caption(larger, ask)), "attention")
 
 
 def exploration(options: argparse.Namespace) -> None:
