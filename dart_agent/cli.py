@@ -24,6 +24,7 @@ from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.explore.commands import explore_app
 from dart_agent.ground_cli import ground_app
 from dart_agent.strict_model import format_validation_error
+from dart_server.wire.extras import show_version
 
 if TYPE_CHECKING:
     from dart_agent.inference.config import InferenceConfig
@@ -36,6 +37,16 @@ PROMPT_TEXT_TOKENS = 2048
 app = typer.Typer(help="Policies that act in desktops.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(explore_app, name="explore")
 app.add_typer(ground_app, name="ground")
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Tell the installed version, and end."),
+    ] = False,
+) -> None:
+    """Read the options of the program itself."""
 
 
 class PolicyOption(StrEnum):

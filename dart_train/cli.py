@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from dart_server.wire.extras import show_version
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.data_commands.commands import app as data_app
 from dart_train.evaluation.command import compare_command, evaluate_command, export_command
@@ -37,6 +38,17 @@ app.command("compare")(compare_command)
 app.command("export")(export_command)
 app.command("sft")(sft_command)
 app.command("export-metrics")(export_metrics_command)
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Tell the installed version, and end."),
+    ] = False,
+) -> None:
+    """Read the options of the program itself."""
+
 
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="where run directories live")]
 Overrides = Annotated[

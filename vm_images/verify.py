@@ -2,7 +2,7 @@
 
 Role: lease a desktop of the image, start each application that it has of those known here, and those that its recipe names (`--manifest`).
 Check that a person could see and use each, and, where the farm takes live snapshots, that one with it comes back with the same picture.
-Rule: speaks the farm's REST only (`--farm`, else DART_FARM_URL: `http://` or `unix://`; `--key`, else DART_FARM_KEY, else the farm.key
+Rule: speaks the farm's REST only (`--farm`, else DART_FARM_URL: `http://` or `unix://`; `--key`, else DART_API_KEY, else the farm.key
 in its state directory); standard library; releases what it leased.
 Exit code 0: all checks passed, 1: some failed, 2: there is no farm to ask.
 """
@@ -315,7 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="verify.py", description="Proves an image on a live desktop.")
     parser.add_argument("image")
     parser.add_argument("--farm", default=os.environ.get("DART_FARM_URL", ""), help="address of a running farm")
-    parser.add_argument("--key", default=os.environ.get("DART_FARM_KEY", ""), help="a key of that farm")
+    parser.add_argument("--key", default=os.environ.get("DART_API_KEY", ""), help="a key of that farm")
     parser.add_argument(
         "--start-limit-s", type=float, default=START_LIMIT_S, help="seconds an application may take to show"
     )

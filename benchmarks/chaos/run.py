@@ -32,9 +32,9 @@ from benchmarks.farm.http import ask_json
 from benchmarks.farm.load import say
 from benchmarks.farm.process import FarmProcess, own_farm, weigh
 from benchmarks.machine import commit, machine
-from dart_server.providers.runc.hostd_client import IDLE_TIMEOUT_S
 
 END_LIMIT_S = 60.0
+DESKTOPS_WITHOUT_FARM_S = 15.0
 LINGER_SLACK_S = 10.0
 MORE_S = 120.0
 DESCRIPTOR_SLACK = 24
@@ -128,6 +128,7 @@ def run(plan: Plan) -> Outcome:
             "DART_WARM_DESKTOPS": "1",
             "DART_LOG_LEVEL": "warning",
             "DART_PROBE_INTERVAL_S": "2",
+            "DART_DESKTOPS_WITHOUT_FARM_S": str(DESKTOPS_WITHOUT_FARM_S),
             "DART_SNAPSHOT_QUOTA_BYTES": str(1 << 30),
         }
         if disk is not None:
@@ -143,7 +144,7 @@ def run(plan: Plan) -> Outcome:
 
 def _left(place: Path, disk: Path | None) -> list[str]:
     """What is still there when whoever ends by itself has had the time for it: a root helper that an earlier server started lingers."""
-    deadline_s = time.monotonic() + IDLE_TIMEOUT_S + LINGER_SLACK_S
+    deadline_s = time.monotonic() + DESKTOPS_WITHOUT_FARM_S + LINGER_SLACK_S
     while (found := leftovers(place, disk)) and time.monotonic() < deadline_s:
         time.sleep(0.2)
     return found

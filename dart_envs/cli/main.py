@@ -20,6 +20,7 @@ from dart_envs.errors import TaskError
 from dart_envs.evaluation.run import task_domain
 from dart_envs.tasks import FolderSuite, Split, Task, load, load_file, load_suite, task_shape
 from dart_envs.tasks.requirements import format_refusals, refusal_reason, unreachable_files
+from dart_server.wire.extras import show_version
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Desktops as environments.", pretty_exceptions_enable=False
@@ -32,6 +33,17 @@ app.add_typer(scorer.app, name="scorer")
 tasks_app.command(name="check")(check.check)
 tasks_app.command(name="run")(demos.run_task)
 app.add_typer(demos.app, name="demos")
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=show_version, help="Tell the installed version, and end."),
+    ] = False,
+) -> None:
+    """Read the options of the program itself."""
+
 
 Families = Annotated[str | None, typer.Option("--families", "-f", help="comma-separated; default: all")]
 

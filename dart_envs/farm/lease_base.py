@@ -218,12 +218,17 @@ class LeaseBase:
             await self._give_back()
 
     async def _give_back(self) -> None:
-        self._unreleased = False
+        told, self._unreleased = self._unreleased, False
         try:
             await self.transport.call("DELETE", self.path, headers=self.guest_headers(), timeout_s=RELEASE_TIMEOUT_S)
         except OUTAGE_ERRORS as error:
             self._unreleased = True
-            log.warning("Lease %s could not be released, because the farm is away: %s", self.lease_id, error)
+            log.log(
+                logging.DEBUG if told else logging.WARNING,
+                "Lease %s could not be released, because the farm is away: %s",
+                self.lease_id,
+                error,
+            )
         except DartEnvError as error:
             log.warning("Lease %s could not be released and will expire by itself: %s", self.lease_id, error)
 

@@ -45,7 +45,6 @@ DEVELOPMENT_VARIABLES: Mapping[str, str] = {
     "DART_TEST_POSTGRES_URL": "Tests: the PostgreSQL server to use; `make test-postgres` starts one and sets it.",
     "DART_BROWSER": "Browser tests: the Chromium to use.",
     "DART_BROWSER_DRIVER": "Browser tests: its driver.",
-    "DART_FARM_KEY": "`vm_images/verify.py`: the key of the farm that it verifies an image on.",
 }
 """Variables of the tests and of development scripts."""
 

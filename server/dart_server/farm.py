@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
 
 from dart_server import wire
 from dart_server.clock import SystemClock
@@ -42,18 +41,11 @@ from dart_server.settings import FarmSettings
 from dart_server.setups.service import Setups
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock, DesktopState, ErrorCode, FaultOwner
+from dart_server.wire.extras import package_version
 
 log = logging.getLogger(__name__)
 MAX_EVENT_ID = 2**62
 """Above the number of every event."""
-
-
-def package_version() -> str:
-    """Version of the installed distribution, `0` when it runs from a bare tree."""
-    try:
-        return version("dart-rl")
-    except PackageNotFoundError:
-        return "0"
 
 
 class Farm:

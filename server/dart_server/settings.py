@@ -63,6 +63,9 @@ class FarmSettings(BaseSettings):
     """Database, admin key and the root of the tokens: what must outlive the farm."""
     snapshot_dir: Path = Field(default_factory=default_snapshot_dir)
     """Where snapshots and what desktops write are kept: in memory when it is on a tmpfs, else on that disk."""
+    desktops_without_farm_s: float = Field(default=60.0, ge=1, le=3600)
+    """Provider runc: how long desktops and snapshots live while no farm runs, as after `kill -9`. A farm that starts within it takes them
+    over; after it the root helper removes them and ends. The default is the time to live of a lease whose client asks for none."""
     snapshot_quota_bytes: int = Field(default=4 * GIB, ge=1)
     """What all snapshots together may take; the ones that were used longest ago are evicted."""
     quarantine_bytes: int = Field(default=GIB // 2, ge=0)

@@ -291,7 +291,9 @@ def test_a_killed_farm_is_reaped_or_taken_over(place: Path) -> None:
     daemon.stop()
     assert daemon.cli("reap", "--dry-run").returncode == 0
     assert daemon.socket.exists()
-    assert daemon.cli("reap").returncode == 0
+    reaped = daemon.cli("reap")
+    assert reaped.returncode == 0
+    assert f"removed lease {lease['lease_id']}" in reaped.stdout.splitlines()
     assert not daemon.socket.exists()
     assert daemon.cli("leases").returncode == 1
 

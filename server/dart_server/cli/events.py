@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dart_server.cli.session import farm_location, request_or_fail
-from dart_server.cli.terminal import Json, format_cell, show_rows
+from dart_server.cli.terminal import Json, fail, format_cell, show_rows
 
 COLUMNS = ("id", "at", "kind", "desktop_id", "lease_id", "fencing_token", "data")
 FOLLOW_S = 1.0
@@ -34,6 +34,7 @@ def events(
     after: After = 0,
     before: Annotated[int | None, typer.Option(min=1, help="The page that ends below this number.")] = None,
     limit: Limit = 500,
+    latest: Annotated[bool, typer.Option("--latest", help="The newest page.")] = False,
     kind: Kind = None,
     desktop: Annotated[str | None, typer.Option(help="Only of this desktop.")] = None,
     lease: Annotated[str | None, typer.Option(help="Only of this lease.")] = None,
@@ -42,16 +43,20 @@ def events(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """The history, oldest first, page by page: the next page begins `--after` the last number of this one."""
+    """The history, oldest first, page by page: the next page begins `--after` the last number of this one.
+
+    `--latest` shows the newest page.
+    """
+    if latest and before is not None:
+        fail("--latest and --before do not go together.")
+    if latest or follow:
+        before = before or MAX_EVENT_ID
     location = farm_location()
     wanted: dict[str, Any] = {"limit": limit, "kind": kind, "desktop_id": desktop, "lease_id": lease}
+    rows = request_or_fail("/v1/events", location=location, params={**wanted, "after": after, "before": before})
     if not follow:
-        rows = request_or_fail("/v1/events", location=location, params={**wanted, "after": after, "before": before})
         show_events(rows, as_json)
         return
-    rows = request_or_fail(
-        "/v1/events", location=location, params={**wanted, "after": after, "before": before or MAX_EVENT_ID}
-    )
     try:
         while True:
             for row in rows:

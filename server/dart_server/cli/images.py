@@ -191,9 +191,10 @@ def verify(
     ]
     look += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
     suite = [sys.executable, "-m", CONFORMANCE, name, "--farm", url]
+    environment = {**os.environ, "DART_API_KEY": key_of(settings)}
     try:
         ended = [
-            subprocess.run(argv, check=False, text=True, stdout=_kept(as_json), stderr=_kept(as_json))
+            subprocess.run(argv, check=False, text=True, env=environment, stdout=_kept(as_json), stderr=_kept(as_json))
             for argv in (suite, look)
         ]
     finally:
@@ -206,6 +207,12 @@ def verify(
         found = [line for one in ended for line in (*one.stdout.splitlines(), *one.stderr.splitlines())]
         show({"verified": name, "ok": code == 0, "found": found}, "", as_json)
     raise typer.Exit(code)
+
+
+def key_of(settings: FarmSettings) -> str:
+    """The key that commands use for this farm; empty where there is none."""
+    given = os.environ.get("DART_API_KEY")
+    return given or (settings.key_path.read_text().strip() if settings.key_path.exists() else "")
 
 
 def check_packages(place: Path) -> None:

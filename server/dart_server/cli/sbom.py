@@ -21,8 +21,8 @@ def sbom(
     output: Annotated[Path | None, typer.Option(help="Write it to this file.")] = None,
 ) -> None:
     """Write what the farm, or a desktop image, is made of: a CycloneDX document with versions and sha256."""
-    from dart_server.farm import package_version
     from dart_server.process import sbom as bill
+    from dart_server.wire.extras import package_version
 
     if image is not None and installed:
         fail("--image and --installed do not go together.")

@@ -66,7 +66,19 @@ class JsonErrorGroup(TyperGroup):
             sys.exit(2)
 
 
-def reset_output_mode() -> None:
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from dart_server.wire.extras import show_version
+
+        show_version(asked)
+
+
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Tell the installed version, and end.")
+]
+
+
+def reset_output_mode(version: Version = False) -> None:
     """A new command line: nothing of an earlier one in this process holds."""
     _as_json.set(False)
 

@@ -12,10 +12,11 @@ from typing import Any
 from dart_server import wire
 from dart_server.dashboard.replay import ReplayStep
 from dart_server.errors import ApiError
-from dart_server.farm import Farm, package_version
+from dart_server.farm import Farm
 from dart_server.keys import Principal, Scope
 from dart_server.records import LeaseRecord, Slot
 from dart_server.wire import DesktopState, ErrorCode
+from dart_server.wire.extras import package_version
 
 MAX_EVENTS = 60
 MAX_EVENT_ID = 2**62

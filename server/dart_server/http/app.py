@@ -6,7 +6,7 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from dart_server.farm import Farm, package_version
+from dart_server.farm import Farm
 from dart_server.http import openapi
 from dart_server.http.dependencies import is_known
 from dart_server.http.middleware import FarmMiddleware, install_exception_handlers
@@ -19,6 +19,7 @@ from dart_server.http.routes import live_view as live_view_routes
 from dart_server.http.routes import pools as pool_routes
 from dart_server.http.routes import setups as setup_routes
 from dart_server.http.routes import snapshots as snapshot_routes
+from dart_server.wire.extras import package_version
 
 
 def create_routes() -> FastAPI:

@@ -74,12 +74,13 @@ async def serve(
     """
     import uvicorn
 
-    from dart_server.farm import Farm, package_version
+    from dart_server.farm import Farm
     from dart_server.http.app import create_app
     from dart_server.http.chunked_writes import chunked_websocket_protocol
     from dart_server.http.ingress.connections import limited_http_protocol
     from dart_server.http.ingress.tls import TlsListener
     from dart_server.providers.factory import create_provider
+    from dart_server.wire.extras import package_version
 
     tls = certificate_of(settings)
     listening = bind(settings)

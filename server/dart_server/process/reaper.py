@@ -22,6 +22,7 @@ from dart_server.hostd.layout import layout_of_user
 from dart_server.process.instance import exclusive_farm, running_pid
 from dart_server.process.state_directory import make_directories, migrate_legacy_layout
 from dart_server.providers.factory import create_provider
+from dart_server.records import LeaseRecord
 from dart_server.settings import FarmSettings
 from dart_server.wire import DesktopState, LeaseState
 
@@ -49,7 +50,7 @@ async def reap(settings: FarmSettings, *, dry_run: bool) -> list[str]:
         await provider.aclose()
         await asyncio.to_thread(_wait_for_helper, helper_socket(settings))
         if _has_database(settings):
-            await _record_reap(settings, removed)
+            removed += await _record_reap(settings, removed)
         for path in _dead_files(settings, farm_runs=False):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -63,14 +64,19 @@ def _has_database(settings: FarmSettings) -> bool:
     return settings.db_url is not None or (settings.state_dir / "farm.db").exists()
 
 
+def _named(lease: LeaseRecord) -> str:
+    """A lease among what is removed; as text, since the host has nothing of that name."""
+    return f"lease {lease.lease_id}"
+
+
 async def _active_leases(settings: FarmSettings) -> list[str]:
-    """Leases that would be ended; as text, since the host has nothing of that name."""
+    """Leases that would be ended."""
     if not _has_database(settings):
         return []
     database = Database(settings.database_url)
     try:
         await database.start()
-        return [f"lease {lease.lease_id}" for lease in await Repository(database, SystemClock()).active_leases()]
+        return [_named(lease) for lease in await Repository(database, SystemClock()).active_leases()]
     finally:
         await database.aclose()
 
@@ -113,13 +119,14 @@ def helper_socket(settings: FarmSettings) -> Path:
     return layout_of_user(os.geteuid(), settings.runtime_dir.resolve(), settings.home, settings.snapshot_dir).socket
 
 
-async def _record_reap(settings: FarmSettings, removed: list[str]) -> None:
-    """Write down that nothing lives any more."""
+async def _record_reap(settings: FarmSettings, removed: list[str]) -> list[str]:
+    """Write down that nothing lives any more; the leases that ended with it."""
     database = Database(settings.database_url, exclusive=True)
     try:
         await database.start()
         repository = Repository(database, SystemClock())
-        for lease in await repository.active_leases():
+        ended = await repository.active_leases()
+        for lease in ended:
             lease.state = LeaseState.EXPIRED
             repository.end_lease(lease)
         for record in await repository.stored_snapshots():
@@ -130,5 +137,6 @@ async def _record_reap(settings: FarmSettings, removed: list[str]) -> None:
             slot.state, slot.lease_id = DesktopState.GONE, None
             repository.save_desktop(slot)
         repository.add_event(NewEvent("reaped", data={"removed": removed}))
+        return [_named(lease) for lease in ended]
     finally:
         await database.aclose()

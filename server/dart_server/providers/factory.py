@@ -33,4 +33,5 @@ def create_provider(settings: FarmSettings) -> Provider:
         snapshot_dir=settings.snapshot_dir,
         egress=settings.egress,
         egress_networks=settings.egress_networks,
+        desktops_without_farm_s=settings.desktops_without_farm_s,
     )

@@ -1,8 +1,8 @@
 """The extra of the distribution that brings a missing module, and the command that installs it, for a sentence instead of a traceback.
 
 Role: `exit_without_module`, which the entry points of all command lines use, `install_command`, which names no package of an index for an
-installation that came from a folder, and `missing_server_module`. The first two read the metadata of the installed distribution, so they
-cannot disagree with it.
+installation that came from a folder, `missing_server_module`, and `package_version`, with the commit where pip fetched the package from git
+itself (PEP 610). All but `missing_server_module` read the metadata of the installed distribution, so they cannot disagree with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 DISTRIBUTION = "dart-rl"
 SERVER_MODULES = ("fastapi", "pydantic_settings", "sqlalchemy", "uvicorn")
 """Of the extra `server`, what a farm cannot start without."""
+_COMMIT_DIGITS = 12
 _MODULES = {
     "libvirt-python": "libvirt",
     "psycopg": "psycopg",
@@ -108,3 +109,35 @@ def exit_without_module(error: ModuleNotFoundError, program: str, extra: str) ->
     """
     print(f"{program}: {missing_module(error, extra)}.", file=sys.stderr)
     raise SystemExit(1)
+
+
+def package_version() -> str:
+    """Return the version of the installed distribution.
+
+    Returns:
+        As `0.1.0`; with the commit as `0.1.0+g1a2b3c4d5e6f` where pip fetched it from git; `0` where it runs from a bare tree.
+    """
+    try:
+        installed = distribution(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "0"
+    try:
+        origin = json.loads(installed.read_text("direct_url.json") or "{}")
+        commit = str(origin.get("vcs_info", {}).get("commit_id", ""))[:_COMMIT_DIGITS]
+    except (ValueError, AttributeError):
+        commit = ""
+    return f"{installed.version}+g{commit}" if commit else installed.version
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and end the program; the callback of the option `--version`.
+
+    Args:
+        asked: Whether the option was given.
+
+    Raises:
+        SystemExit: Where it was.
+    """
+    if asked:
+        print(f"{DISTRIBUTION} {package_version()}")
+        raise SystemExit(0)

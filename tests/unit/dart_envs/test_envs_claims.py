@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -289,6 +290,20 @@ async def test_a_lease_that_expired_and_one_that_is_fenced_are_told_apart(
     with pytest.raises(LeaseExpiredError):
         await lease.exec(["true"])
     assert lease.lost
+
+
+async def test_a_desktop_that_cannot_be_given_back_is_reported_once(
+    client: AsyncFarmClient, server: FakeFarmServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = await client.lease()
+    with caplog.at_level(logging.WARNING):
+        for attempt in (lease.release, lease.give_back_again, lease.give_back_again):
+            server.error("release", ErrorCode.DATABASE_UNAVAILABLE)
+            await attempt()
+    assert lease.unreleased
+    assert [message for message in caplog.messages if "could not be released" in message] == caplog.messages[:1]
+    await lease.give_back_again()
+    assert not lease.unreleased
 
 
 async def test_reads_are_asked_again_when_the_farm_was_away(client: AsyncFarmClient, server: FakeFarmServer) -> None:

@@ -216,6 +216,11 @@ def test_the_command_tells_all_and_ends_with_2_when_something_is_missing(
     done = CliRunner().invoke(app, ["doctor", "--provider", "sim", "--json"])
     assert done.exit_code == 0, done.output
     assert [check["name"] for check in json.loads(done.stdout)][: len(NAMES)] == NAMES
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(app, ["doctor", "--provider", "sim", "--port", str(port)])
+        assert done.exit_code == 2
+        assert f"NO  listening address: 127.0.0.1, port {port}: " in done.stdout
     place.chmod(0o755)
     done = CliRunner().invoke(app, ["doctor", "--provider", "sim"])
     assert done.exit_code == 2

@@ -150,6 +150,14 @@ def test_lists_are_tables_and_documents(run: Run, answers: Answers, argv: list[s
     assert json.loads(run(*argv, "--json").stdout) == [row]
 
 
+def test_the_newest_events_are_those_before_a_number_that_none_has(run: Run, answers: Answers) -> None:
+    answers.give("/v1/events", [EVENT])
+    run("events", "--latest", "--limit", "3")
+    run("events")
+    asked = [dict(request.url.params) for request in answers.asked]
+    assert asked == [{"limit": "3", "after": "0", "before": str(2**62)}, {"limit": "500", "after": "0"}]
+
+
 @pytest.mark.parametrize(
     ("argv", "method", "path"),
     [
@@ -292,6 +300,7 @@ def test_a_refusal_shows_detail_and_hint_as_a_sentence_or_as_json(run: Run, answ
         (["pools", "set", "../farm"], "is no name of a pool"),
         (["pools", "set", "x", "--snapshot", "a", "--setup-key", "0" * 64], "not of both"),
         (["events", "--limit", "0"], "--limit"),
+        (["events", "--latest", "--before", "9"], "do not go together"),
         (["top", "--interval-s", "0"], "--interval-s"),
     ],
 )

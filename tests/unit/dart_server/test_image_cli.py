@@ -123,12 +123,17 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     home: Path, codes: tuple[int, int], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[list[str]] = []
+    keys: list[str] = []
 
-    def run(argv: list[str], **_more: object) -> subprocess.CompletedProcess[str]:
+    def run(argv: list[str], *, env: dict[str, str], **_more: object) -> subprocess.CompletedProcess[str]:
         ran.append(argv[1:])
+        keys.append(env["DART_API_KEY"])
         return subprocess.CompletedProcess(argv, codes[len(ran) - 1], "ok     boots\n", "")
 
     monkeypatch.setenv("DART_FARM_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("DART_STATE_DIR", str(home))
+    monkeypatch.delenv("DART_API_KEY", raising=False)
+    (home / "farm.key").write_text("of-the-state-directory\n", encoding="utf-8")
     monkeypatch.setattr(images, "request", lambda _settings, _path: {})
     monkeypatch.setattr("dart_server.cli.images.subprocess.run", run)
     result = CliRunner().invoke(app, ["images", "verify", "small", "--start-limit-s", "9"])
@@ -138,8 +143,11 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     assert look[0].endswith("verify.py")
     manifest = str((home / "images" / "small" / "current").resolve() / "manifest.json")
     assert look[1:] == ["small", "--farm", "http://127.0.0.1:1", "--manifest", manifest, "--start-limit-s", "9.0"]
+    assert keys == ["of-the-state-directory"] * 2
     ran.clear()
+    monkeypatch.setenv("DART_API_KEY", "given")
     result = CliRunner().invoke(app, ["images", "verify", "small", "--json"])
+    assert keys[2:] == ["given"] * 2
     assert result.exit_code == expected
     assert json.loads(result.stdout) == {"verified": "small", "ok": not expected, "found": ["ok     boots"] * 2}
 

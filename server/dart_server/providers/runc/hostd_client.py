@@ -42,7 +42,6 @@ _ERRORS: dict[str, type[ProviderError]] = {
 START_TIMEOUT_S = 40.0
 """More than a helper waits for an earlier one that ends."""
 STOP_TIMEOUT_S = 60.0
-IDLE_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _DOCTOR_HINT = "see `dart-farm doctor`"
 _STARTER_FIX = "run `dart-farm setup` as a user who may use sudo, or run the farm as root"
@@ -74,10 +73,14 @@ class HostdPaths:
 
 
 class HostdClient:
-    """Requests to one helper. `attach` finds or starts it and holds it; `detach` lets it go."""
+    """Requests to one helper. `attach` finds or starts it and holds it; `detach` lets it go.
 
-    def __init__(self, paths: HostdPaths) -> None:
+    `idle_timeout_s`: a helper that is started here ends when nobody was attached to it for this long.
+    """
+
+    def __init__(self, paths: HostdPaths, *, idle_timeout_s: float) -> None:
         self._paths = paths
+        self._idle_timeout_s = idle_timeout_s
         self._socket = paths.socket
         self._process: subprocess.Popen[bytes] | None = None
         self._attachment: socket.socket | None = None
@@ -208,7 +211,9 @@ class HostdClient:
 
     async def _launch_as_root(self) -> None:
         paths = self._paths
-        process, offset = await asyncio.to_thread(_spawn, paths, _root_command(paths), subprocess.DEVNULL)
+        process, offset = await asyncio.to_thread(
+            _spawn, paths, _root_command(paths, self._idle_timeout_s), subprocess.DEVNULL
+        )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + START_TIMEOUT_S
         while True:
@@ -237,7 +242,7 @@ class HostdClient:
                 "runtime_dir": str(paths.runtime.resolve()),
                 "images_dir": str(paths.images.resolve()),
                 "store_dir": str(paths.store.resolve()),
-                "idle_timeout_s": IDLE_TIMEOUT_S,
+                "idle_timeout_s": self._idle_timeout_s,
             }
             loop = asyncio.get_running_loop()
             try:
@@ -272,14 +277,14 @@ def starter_command() -> list[str]:
     return [sudo, "-n", *start]
 
 
-def _root_command(paths: HostdPaths) -> list[str]:
+def _root_command(paths: HostdPaths, idle_timeout_s: float) -> list[str]:
     layout = paths.layout
     arguments = {
         "--state-dir": str(layout.state_dir),
         "--runtime-dir": str(layout.runtime_dir),
         "--images-dir": str(layout.images_dir),
         "--store-dir": str(layout.store_dir),
-        "--idle-timeout-s": str(IDLE_TIMEOUT_S),
+        "--idle-timeout-s": str(idle_timeout_s),
     }
     try:
         installation.install()

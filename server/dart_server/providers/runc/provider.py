@@ -52,6 +52,7 @@ class RuncProvider:
     """See `base.Provider`. One instance per farm; the helper is found by its socket in `runtime_dir`.
 
     `wall_clock`: the time of day (seconds since 1970) that restored desktops follow unless a task declares another.
+    `desktops_without_farm_s`: how long a helper that this provider starts keeps desktops while no farm is attached to it.
     """
 
     name = "runc"
@@ -65,13 +66,15 @@ class RuncProvider:
         wall_clock: Callable[[], float] = time.time,
         egress: Sequence[str] = (),
         egress_networks: Sequence[str] = (),
+        desktops_without_farm_s: float = 60.0,
     ) -> None:
         self._allowed = [Destination.parse(text) for text in egress]
         self._egress_networks = [parse_network(text) for text in egress_networks]
         self._egress_proxies: dict[str, EgressProxy] = {}
         self._wall_clock = wall_clock
         self._images = home / "images"
-        self._hostd = HostdClient(HostdPaths(runtime=runtime_dir, images=self._images, store=snapshot_dir))
+        paths = HostdPaths(runtime=runtime_dir, images=self._images, store=snapshot_dir)
+        self._hostd = HostdClient(paths, idle_timeout_s=desktops_without_farm_s)
         self._limits = frozenset({"memory", "pids", "cpus", "disk"})
         self._connections = OpenConnections()
 
