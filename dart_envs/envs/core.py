@@ -24,6 +24,7 @@ from typing import Any, Unpack
 from dart_envs.actions import decode_action
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.a11y_xml import read_a11y_xml
+from dart_envs.envs.agent_code import run_agent_code
 from dart_envs.envs.config import EpisodeConfig, EpisodeOptions
 from dart_envs.envs.evaluation_target import (
     EvaluateOn,
@@ -33,6 +34,7 @@ from dart_envs.envs.evaluation_target import (
     forked_copy,
 )
 from dart_envs.envs.prepare import SetupPreparer
+from dart_envs.envs.reset_attempts import ResetAttempts
 from dart_envs.errors import (
     ActionError,
     ActionFault,
@@ -47,7 +49,6 @@ from dart_envs.errors import (
 )
 from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES
 from dart_envs.types import (
     Action,
     ActionType,
@@ -68,13 +69,9 @@ RESET_SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 VERDICT_QUIET_MS = 400
 """How long the screen must be quiet before the desktop is judged. GTK draws the button that Enter presses, and acts on it 250 ms later."""
 VERDICT_CAP_MS = 2_000
-RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
-CODE_TIMEOUT_S = 60.0
 LEASE_NOTICE_S = 5.0
 """Seconds without a free desktop after which `reset` says that it waits."""
-CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
-"""What comes before an agent's own Python, as OSWorld's agents expect."""
 _TERMINAL_END_REASONS = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
 
 
@@ -171,7 +168,8 @@ class AsyncDesktopEnv:
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode of a task on a fresh copy of its prepared desktop.
 
-        A desktop or lease that fails meanwhile is replaced, at most three times.
+        A desktop or lease that fails meanwhile is replaced, at most twice. A setup step that misses its success condition on
+        two desktops, one after the other, is not tried on a third.
 
         Args:
             task: The task to play.
@@ -188,7 +186,7 @@ class AsyncDesktopEnv:
         Raises:
             TaskError: If something that the task needs is missing. This is checked before a desktop is leased, or
                 before its setup where only the desktop can tell.
-            SetupError: If the setup failed in every attempt.
+            SetupError: If the same setup step failed on two desktops, or the setup failed in every attempt.
             FarmError: If the farm gave no desktop.
             DesktopFailedError: If the desktop died in every attempt.
             LeaseLostError: If the lease was lost in every attempt.
@@ -200,14 +198,15 @@ class AsyncDesktopEnv:
         self.timings_s = {}
         if isinstance(task, SupportsRequirements):
             await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
-        for attempt in range(1, RESET_ATTEMPTS + 1):
+        attempts = ResetAttempts()
+        while True:
             try:
                 observation = await self._start(task, share_setup)
             except (DesktopFailedError, LeaseLostError, GuestError, FarmError, SetupError) as error:
                 self._lease_unusable = True
-                if attempt == RESET_ATTEMPTS or not _is_retryable(error):
+                if attempts.is_final(error):
                     raise
-                log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
+                log.warning("Start %d of %s failed, trying another desktop: %s", attempts.failed, task.id, error)
             except BaseException:  # a cancelled setup leaves a half-made desktop; raised again
                 self._lease_unusable = True
                 raise
@@ -222,7 +221,6 @@ class AsyncDesktopEnv:
                 if self._waited_for_desktop:
                     info["waited_for_desktop"] = True
                 return observation, info
-        raise AssertionError("the last attempt returns or raises")
 
     async def _start(self, task: TaskLike, share_setup: bool | None) -> Observation:
         started_s = self._clock.monotonic()
@@ -298,7 +296,7 @@ class AsyncDesktopEnv:
                     await check_alive(self._lease)
                     self._acted = acts
                 if decoded.code is not None:
-                    code_info = {"code": await self._run_code(self._lease, decoded.code)}
+                    code_info = {"code": await run_agent_code(self._lease, decoded.code)}
                 if (settle := self._settle_of(acts=acts, ends=ends)) is not None:
                     self._last_observation = await self._observe(await self._lease.step(list(decoded.events), settle))
                     self._settled_s = self._clock.monotonic()
@@ -339,11 +337,6 @@ class AsyncDesktopEnv:
             if not self._acted or quiet_ms <= 0:
                 return None
         return SettleSpec(quiet_ms=quiet_ms, cap_ms=max(usual.cap_ms, VERDICT_CAP_MS))
-
-    async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
-        """Run Python inside the desktop as its user; the result reports how it ended, also after a failure."""
-        reply = await lease.exec(["python", "-c", CODE_PREAMBLE + code], timeout_s=CODE_TIMEOUT_S)
-        return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
 
     async def evaluate(self) -> Outcome:
         """Judge the desktop as it is now, on a copy, while the episode goes on after a short pause.
@@ -540,7 +533,3 @@ class AsyncDesktopEnv:
     async def __aexit__(self, *_exc: object) -> None:
         with contextlib.suppress(DartEnvError):
             await self.aclose()
-
-
-def _is_retryable(error: DartEnvError) -> bool:
-    return not (isinstance(error, FarmError) and error.code in NON_RETRYABLE_CODES | NO_DESKTOP_CODES)

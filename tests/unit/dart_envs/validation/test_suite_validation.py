@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.errors import FarmError
+from dart_envs.errors import FarmError, SetupError
 from dart_envs.tasks import Task, parse_task
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
@@ -108,6 +109,27 @@ async def test_a_script_that_gets_stuck_is_a_failed_proof(monkeypatch: pytest.Mo
     async with AsyncDesktopEnv(FakeFarm(programs={"typed": typed}), shape=SHAPE) as env:
         validation = await validate_job(env, ValidationJob(stuck, ValidationKind.ORACLE))
     assert "stuck at move 0: no element 'Absent'" in str(validation.cause)
+
+
+async def test_a_setup_that_fails_is_tried_for_one_play_and_is_the_result_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    async def prepare(self: Task, desktop: FakeDesktop) -> None:
+        tried.append(self.id)
+        await asyncio.sleep(0.05)
+        raise SetupError("Setup step 2 (place_window) failed: no window 'Rechnung'", failed_step=2)
+
+    monkeypatch.setattr(Task, "prepare", prepare)
+    validations = await validate_tasks(FakeFarm(programs={"typed": typed}), task())
+    assert len(tried) == 2, "two desktops for the first play, none for the others"
+    assert {str(validation.cause) for validation in validations.values()} == {
+        "SetupError: Setup step 2 (place_window) failed: no window 'Rechnung'"
+    }
+    assert sorted(validation.setup_s > 0.09 for validation in validations.values()) == [False, False, True]
+    assert all(validation.episode_s == 0.0 for validation in validations.values()), "the time is the setup's"
+    assert not any(validation.passed for validation in validations.values())
 
 
 async def test_a_farm_without_desktops_ends_the_check() -> None:
