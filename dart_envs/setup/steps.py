@@ -250,8 +250,10 @@ async def place_window(context: SetupContext, step: params.PlaceWindowParameters
     """Put a window where it is asked to be, and see that it is there."""
     window = await wait_for_window(context, step)
     free = await windows.work_area(context.desktop)
+    difference = ""
 
     async def placed() -> bool:
+        nonlocal difference
         frame = await windows.measure(context.desktop, window)
         if frame is None:
             return False
@@ -260,9 +262,14 @@ async def place_window(context: SetupContext, step: params.PlaceWindowParameters
             return True
         size = None if step.width is None and step.height is None else inner_size(frame, w, h)
         moved = await windows.move(context.desktop, window, frame, x, y, size)
+        if moved is not None:
+            difference = f"; it is {moved.w}x{moved.h} at {moved.x}, {moved.y}, not {w}x{h} at {x}, {y}"
         return moved is not None and (moved.x, moved.y) == (x, y) and is_near_size(moved, w, h)
 
-    await context.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
+    try:
+        await context.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
+    except StepTimedOutError as error:
+        raise StepTimedOutError(f"{error}{difference}") from None
 
 
 SIZE_TOLERANCE_PX = 40

@@ -158,7 +158,7 @@ def describe_elements(elements: Sequence[A11yElement], target: ElementTarget) ->
     for element, window in shown:
         named = f" {_shorten(element.name)!r}" if element.name else ""
         text = f" with text {_shorten(element.text.strip())!r}" if target.text is not None and element.text else ""
-        held = f" in window {_shorten(window)!r}" if target.window is not None else ""
+        held = f" in window {_shorten(window)!r}" if target.window not in (None, window) else ""
         described[f"{element.role}{named}{text}{held}"] = None
     left = len(described) - MAX_DESCRIBED_ELEMENTS
     more = f" and {left} more" if left > 0 else ""
