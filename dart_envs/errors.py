@@ -214,7 +214,17 @@ ERROR_CLASSES: Mapping[ErrorCode, type[FarmError]] = {
 
 
 class SetupError(DartEnvError):
-    """A setup step failed, so the task never started."""
+    """A setup step failed, so the task never started.
+
+    Args:
+        message: What happened.
+        failed_step: Number of the setup step that missed its success condition, from 0; None where something else failed,
+            such as a request to the desktop.
+    """
+
+    def __init__(self, message: str, *, failed_step: int | None = None) -> None:
+        super().__init__(message)
+        self.failed_step = failed_step
 
 
 class EvaluatorError(DartEnvError):

@@ -21,7 +21,7 @@ from dart_envs.cli.evaluate import evaluation_shape
 from dart_envs.cli.exits import EXIT_RUNTIME_ERROR, EXIT_USAGE_ERROR
 from dart_envs.envs.config import make_shape
 from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
-from dart_envs.evaluators.scorer_choice import parse_scorer, unsupported_parts
+from dart_envs.evaluators.scorer_choice import WHERE_NAMES_ARE, parse_scorer, unsupported_parts
 from dart_envs.tasks import Suite, Task, load_file, load_suite, task_shape
 from dart_envs.tasks.requirements import format_refusals, refusal_reason, unreachable_files
 from dart_server.wire import DesktopShape
@@ -236,7 +236,8 @@ def check_files(paths: Sequence[Path]) -> list[Task]:
         if absent:
             names = ", ".join(absent)
             wrong = _print_error(
-                f"{file}: neither the builtin metrics nor OSWorld's scorer have {names}.", EXIT_USAGE_ERROR
+                f"{file}: neither the builtin metrics nor OSWorld's scorer have {names}. {WHERE_NAMES_ARE}",
+                EXIT_USAGE_ERROR,
             )
             continue
         loaded[file] = task

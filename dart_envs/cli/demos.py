@@ -22,7 +22,7 @@ from dart_envs.envs.config import make_shape
 from dart_envs.envs.evaluation_target import EvaluateOn
 from dart_envs.errors import DartEnvError, TaskError
 from dart_envs.tasks import Task, load, task_shape
-from dart_envs.types import Action, ActionType, DecodedAction, RgbImage, StepResult
+from dart_envs.types import Action, ActionType, DecodedAction, Observation, StepResult
 from dart_server.wire import DesktopShape
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ FontSize = Annotated[
 def run_task(
     task: Annotated[str, typer.Argument(help="task id, or path of a JSON file")],
     near_miss: Annotated[bool, typer.Option("--near-miss", help="run the near miss instead of the oracle")] = False,
-    save: Annotated[Path | None, typer.Option(help="folder for a screenshot of every step")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="folder for a screenshot and the accessibility tree of every step")
+    ] = None,
     resolution: Resolution = None,
     font_size: FontSize = None,
 ) -> None:
@@ -141,10 +143,11 @@ async def _run_script(
     from dart_envs.farm import AsyncFarmClient
 
     print(f"{task.id}: {task.instruction}")
-    parts = ("screenshot", "a11y") if record is not None and a11y else ("screenshot",)
+    reads_tree = save is not None or (record is not None and a11y)
+    parts = ("screenshot", "a11y") if reads_tree else ("screenshot",)
 
     def on_step(told: ScriptStep) -> None:
-        _save_screenshot(save, told.result.observation.screenshot, told.index)
+        _save_observation(save, told.result.observation, told.index)
         print(f"  {told.index}. {describe_action(told.action)}{f' on {told.target}' if told.target else ''}")
 
     started = asyncio.get_running_loop().time()
@@ -153,7 +156,7 @@ async def _run_script(
         AsyncDesktopEnv(farm, shape=shape, observation=parts, labels=LABELS if record else None) as env,
     ):
         observation, _ = await env.reset(task)
-        _save_screenshot(save, observation.screenshot, 0)
+        _save_observation(save, observation, 0)
         writer = None if record is None else _writer(record, task, env, script)
         result = await run_script(env, task, observation, script=script, writer=writer, on_step=on_step)  # type: ignore[arg-type]
     if writer is not None:
@@ -294,12 +297,15 @@ def _finish_demonstration(writer: DemoWriter, result: StepResult, duration_s: fl
     )
 
 
-def _save_screenshot(save: Path | None, image: RgbImage, index: int) -> None:
+def _save_observation(save: Path | None, observation: Observation, index: int) -> None:
+    """Write the picture, and the accessibility tree with an element per line."""
     if save is not None:
         from PIL import Image
 
         save.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(save / f"{index:02d}.png")
+        Image.fromarray(observation.screenshot).save(save / f"{index:02d}.png")
+        lines = [f"{element.model_dump_json()}\n" for element in observation.a11y or ()]
+        (save / f"{index:02d}.a11y.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _format_outcome(result: StepResult) -> str:

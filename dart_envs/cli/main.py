@@ -79,14 +79,16 @@ def list_tasks(
             for task_id in chosen.tasks(split, _names(families)):
                 print(task_id)
             return
+        rows: list[tuple[str, ...]] = []
         for family_name in _names(families) or chosen.families:
             family = chosen.family(family_name)
             counts = {part: len(chosen.tasks(part, [family_name])) for part in ([split] if split else list(Split))}
             sizes = " ".join(f"{part}={count}" for part, count in counts.items())
             marks = "".join(mark for mark, on in (("  [demo]", family.demo), ("  [held out]", family.held_out)) if on)
-            print(
-                f"{family.name:<14} {family.app:<11} steps<={family.max_steps:<3} {sizes}  {family.description}{marks}"
-            )
+            rows.append((family.name, family.app, f"steps<={family.max_steps}", sizes, f"{family.description}{marks}"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     except TaskError as error:
         raise usage_error(str(error)) from None
 

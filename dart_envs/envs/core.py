@@ -25,6 +25,7 @@ from typing import Any, Unpack
 from dart_envs.actions import decode_action
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.a11y_xml import read_a11y_xml
+from dart_envs.envs.agent_code import run_agent_code
 from dart_envs.envs.config import EpisodeConfig, EpisodeOptions
 from dart_envs.envs.evaluation_target import (
     EvaluateOn,
@@ -34,6 +35,7 @@ from dart_envs.envs.evaluation_target import (
     forked_copy,
 )
 from dart_envs.envs.prepare import SetupPreparer
+from dart_envs.envs.reset_attempts import ResetAttempts
 from dart_envs.envs.settling import RESET_SETTLE, step_settle
 from dart_envs.errors import (
     ActionError,
@@ -49,7 +51,6 @@ from dart_envs.errors import (
 )
 from dart_envs.evaluators.scorer_choice import parse_scorer
 from dart_envs.farm.base import FarmLike, LeaseLike
-from dart_envs.farm.transport import NO_DESKTOP_CODES, NON_RETRYABLE_CODES
 from dart_envs.types import (
     Action,
     ActionType,
@@ -66,13 +67,9 @@ from dart_server.wire import Clock, DesktopShape, FaultOwner
 
 log = logging.getLogger(__name__)
 
-RESET_ATTEMPTS = 3
 REFUSED_EVENT_CODES = frozenset({"unknown_key", "bad_request"})
-CODE_TIMEOUT_S = 60.0
 LEASE_NOTICE_S = 5.0
 """Seconds without a free desktop after which `reset` says that it waits."""
-CODE_PREAMBLE = "import pyautogui; import time; pyautogui.FAILSAFE = False\n"
-"""What comes before an agent's own Python, as OSWorld's agents expect."""
 _TERMINAL_END_REASONS = {ActionType.DONE: EndReason.DONE, ActionType.FAIL: EndReason.FAIL}
 
 
@@ -169,7 +166,8 @@ class AsyncDesktopEnv:
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode of a task on a fresh copy of its prepared desktop.
 
-        A desktop or lease that fails meanwhile is replaced, at most three times.
+        A desktop or lease that fails meanwhile is replaced, at most twice. A setup step that misses its success condition on
+        two desktops, one after the other, is not tried on a third.
 
         Args:
             task: The task to play.
@@ -186,7 +184,7 @@ class AsyncDesktopEnv:
         Raises:
             TaskError: If something that the task needs is missing. This is checked before a desktop is leased, or
                 before its setup where only the desktop can tell.
-            SetupError: If the setup failed in every attempt.
+            SetupError: If the same setup step failed on two desktops, or the setup failed in every attempt.
             FarmError: If the farm gave no desktop.
             DesktopFailedError: If the desktop died in every attempt.
             LeaseLostError: If the lease was lost in every attempt.
@@ -196,14 +194,15 @@ class AsyncDesktopEnv:
         self._settled_s, self._share_setup, self.timings_s = -math.inf, share_setup, {}
         if isinstance(task, SupportsRequirements):
             await task.check_requirements(self.shape, local_images=getattr(self._farm, "embedded", False))
-        for attempt in range(1, RESET_ATTEMPTS + 1):
+        attempts = ResetAttempts()
+        while True:
             try:
                 observation = await self._start(task, share_setup)
             except (DesktopFailedError, LeaseLostError, GuestError, FarmError, SetupError) as error:
                 self._lease_unusable = True
-                if attempt == RESET_ATTEMPTS or not _is_retryable(error):
+                if attempts.is_final(error):
                     raise
-                log.warning("Attempt %d to start %s failed, trying another desktop: %s", attempt, task.id, error)
+                log.warning("Start %d of %s failed, trying another desktop: %s", attempts.failed, task.id, error)
             except BaseException:  # a cancelled setup leaves a half-made desktop; raised again
                 self._lease_unusable = True
                 raise
@@ -218,7 +217,6 @@ class AsyncDesktopEnv:
                 if self._waited_for_desktop:
                     info["waited_for_desktop"] = True
                 return observation, info
-        raise AssertionError("the last attempt returns or raises")
 
     async def _start(self, task: TaskLike, share_setup: bool | None) -> Observation:
         started_s = self._clock.monotonic()
@@ -294,7 +292,7 @@ class AsyncDesktopEnv:
                     await check_alive(self._lease)
                     self._acted = acts
                 if decoded.code is not None:
-                    code_info = {"code": await self._run_code(self._lease, decoded.code)}
+                    code_info = {"code": await run_agent_code(self._lease, decoded.code)}
                 rested_s = self._clock.monotonic() - self._settled_s
                 if settle := step_settle(self.config.settle, rested_s, acts=acts, ends=ends):
                     self._last_observation = await self._observe(await self._lease.step(list(decoded.events), settle))
@@ -323,11 +321,6 @@ class AsyncDesktopEnv:
             EndReason.MAX_STEPS if decoded.end is None else _TERMINAL_END_REASONS[decoded.end]
         )
         return replace(result, info={**result.info, **code_info})
-
-    async def _run_code(self, lease: LeaseLike, code: str) -> dict[str, Any]:
-        """Run Python inside the desktop as its user; the result reports how it ended, also after a failure."""
-        reply = await lease.exec(["python", "-c", CODE_PREAMBLE + code], timeout_s=CODE_TIMEOUT_S)
-        return {"returncode": reply.returncode, "timed_out": reply.timed_out, "stderr": reply.stderr[-2_000:]}
 
     async def evaluate(self) -> Outcome:
         """Judge the desktop as it is now, on a copy, while the episode goes on after a short pause.
@@ -525,7 +518,3 @@ class AsyncDesktopEnv:
     async def __aexit__(self, *_exc: object) -> None:
         with contextlib.suppress(DartEnvError):
             await self.aclose()
-
-
-def _is_retryable(error: DartEnvError) -> bool:
-    return not (isinstance(error, FarmError) and error.code in NON_RETRYABLE_CODES | NO_DESKTOP_CODES)

@@ -7,6 +7,7 @@ fix. Non-goals: judging (`dart_envs.evaluators.scoring`, `dart_envs.scorer.oswor
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from enum import StrEnum
 
 from dart_envs.errors import EvaluatorError
@@ -28,6 +29,11 @@ INFEASIBLE = "infeasible"
 """The function of tasks that cannot be done: 1 exactly when the policy said so."""
 NO_EVALUATOR = "no_evaluator"
 """The function of tasks that do not say how they are judged; no scorer has it."""
+
+WHERE_NAMES_ARE = "The page `Getters and metrics` of the documentation lists all of them."
+
+NEAREST_CUTOFF = 0.75
+"""How much a name must be like an unknown one to be suggested, from 0 to 1."""
 
 
 class Scorer(StrEnum):
@@ -86,14 +92,24 @@ def equals_osworld(evaluator: EvaluatorLike) -> bool:
 
 
 def unsupported_parts(evaluator: EvaluatorLike) -> list[str]:
-    """What neither scorer has, in words; empty when one of them serves the whole evaluator."""
+    """What neither scorer has, in words, with the nearest names that there are; empty when one of them serves the whole evaluator."""
     if NO_EVALUATOR in evaluator.functions:
         return ["evaluator"]
     builtin, osworld = unsupported_by_builtin(evaluator), unsupported_by_osworld(evaluator)
     if not builtin or not osworld:
         return []
     neither = [name for name in builtin if name in osworld]
-    return neither or [f"one scorer that has both {builtin[0]} and {osworld[0]}"]
+    return [_with_nearest(part) for part in neither] or [f"one scorer that has both {builtin[0]} and {osworld[0]}"]
+
+
+def _with_nearest(part: str) -> str:
+    """Add to `metric 'x'` or `getter 'x'` the names like it."""
+    kind, _, name = part.partition(" ")
+    known = {*METRICS, *OSWORLD_METRICS, INFEASIBLE} if kind == "metric" else {*GETTERS, *OSWORLD_GETTERS}
+    nearest = get_close_matches(name.strip("'"), sorted(known), cutoff=NEAREST_CUTOFF)
+    if not nearest:
+        return part
+    return f"{part} (nearest: {', '.join(map(repr, nearest))})"
 
 
 def required_packages(evaluator: EvaluatorLike) -> set[str]:

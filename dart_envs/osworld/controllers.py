@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from dart_envs.envs.core import CODE_PREAMBLE
+from dart_envs.envs.agent_code import CODE_PREAMBLE
 
 log = logging.getLogger(__name__)
 

@@ -110,12 +110,21 @@ class SleepParameters(StepParameters):
 
 
 class WindowParameters(StepParameters):
-    """A window by title (`strict`: the whole title, else a part of it) or, with `by_class`, by WM_CLASS."""
+    """A window by title: a part of it, whatever the case, or with `strict` the whole title with its case.
+
+    by_class: WM_CLASS is compared in place of the title.
+    """
 
     window_name: str = Field(min_length=1)
     strict: bool = False
     by_class: bool = False
     timeout_s: float = Field(default=20.0, gt=0, le=600)
+
+
+class ActivateWindowParameters(WindowParameters):
+    """Raise and focus a window, named as with `wait_window`. OSWorld's tasks have no other step that waits for a program to start."""
+
+    timeout_s: float = Field(default=40.0, gt=0, le=600)
 
 
 class WaitElementParameters(StepParameters):
@@ -130,7 +139,7 @@ class WaitElementParameters(StepParameters):
 
 
 class PlaceWindowParameters(WindowParameters):
-    """Move a window (and resize it where `width` and `height` are given, in pixels, cut to the area).
+    """Move a window, named as with `wait_window`, and resize it where `width` and `height` are given, in pixels, cut to the area.
 
     x, y: 0 puts the frame at the left or upper edge of `area`, 1 at the right or lower edge. area: left, top, right,
     bottom as shares of the screen between its panels. Success: the whole frame is there, where it was asked to be.
@@ -253,7 +262,7 @@ STEP_PARAMETERS: Mapping[str, type[StepParameters]] = {
     "launch_captured": LaunchCapturedParameters,
     "open": OpenParameters,
     "sleep": SleepParameters,
-    "activate_window": WindowParameters,
+    "activate_window": ActivateWindowParameters,
     "close_window": WindowParameters,
     "wait_window": WindowParameters,
     "wait_element": WaitElementParameters,

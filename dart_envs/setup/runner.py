@@ -1,8 +1,8 @@
 """Runs setup steps in order.
 
 Role: parse, perform, retry, and say which step failed and why. Rule: a step is tried `ATTEMPTS` times, but only where
-trying again cannot do anything twice; errors of the desktop itself pass through unchanged, so that their owner stays
-known. Non-goals: what a step does (`dart_envs.setup.steps`), snapshots (`dart_envs.envs.core`).
+trying again cannot do anything twice, and where it did not use up its time; errors of the desktop itself pass through
+unchanged, so that their owner stays known. Non-goals: what a step does (`dart_envs.setup.steps`), snapshots (`dart_envs.envs.core`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dart_envs.setup import browser_steps, windows
 from dart_envs.setup import steps as perform
 from dart_envs.setup.applications import APPLICATION_PROGRAMS
 from dart_envs.setup.params import NETWORK_STEP_HINT, NETWORK_STEPS, LaunchParameters, check_parameters
-from dart_envs.setup.steps import Performer, SetupContext, StepFailedError
+from dart_envs.setup.steps import Performer, SetupContext, StepFailedError, StepTimedOutError
 from dart_envs.task_parts import SetupStepLike
 from dart_envs.types import Desktop
 from dart_server.wire import Clock
@@ -73,7 +73,8 @@ async def run_steps(
         except (StepFailedError, GuestError) as error:
             sentence = f"step {index} ({step.type}) failed: {error}"
             if not ignore_failures:
-                raise SetupError(f"Setup {sentence}") from error
+                failed_step = index if isinstance(error, StepFailedError) else None
+                raise SetupError(f"Setup {sentence}", failed_step=failed_step) from error
             failures.append(sentence)
     if started and not await windows.wait_started(desktop, before, len(started), WINDOW_TIMEOUT_S):
         log.warning("The setup of %s started %d programs, and not all opened a window.", task_id or "?", len(started))
@@ -110,6 +111,6 @@ async def run_step(context: SetupContext, step: SetupStepLike) -> None:
         try:
             await PERFORMERS[step.type](context, parameters)
             return
-        except (StepFailedError, GuestError):
-            if attempt == attempts:
+        except (StepFailedError, GuestError) as error:
+            if attempt == attempts or isinstance(error, StepTimedOutError):
                 raise

@@ -39,6 +39,10 @@ class StepFailedError(Exception):
     """A step missed its success condition."""
 
 
+class StepTimedOutError(StepFailedError):
+    """A step did not see its success condition in all of its time."""
+
+
 @dataclass(frozen=True, slots=True)
 class SetupContext:
     """What a step may use: the desktop, the clock, the folder that host files are relative to, where to put what it printed, and whose step
@@ -52,11 +56,11 @@ class SetupContext:
     task_id: str = ""
 
     async def wait_until(self, condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str) -> None:
-        """Poll until `condition`; raises StepFailedError(`what`) after `timeout_s`."""
+        """Poll until `condition`; raises StepTimedOutError(`what`) after `timeout_s`."""
         limit_s = self.clock.monotonic() + timeout_s
         while not await condition():
             if self.clock.monotonic() >= limit_s:
-                raise StepFailedError(f"{what} within {timeout_s:g} s")
+                raise StepTimedOutError(f"{what} within {timeout_s:g} s")
             await self.clock.sleep(POLL_S)
 
 
@@ -152,11 +156,7 @@ async def open_path(context: SetupContext, step: params.OpenParameters) -> None:
     path = guest_path(step.path)
     await context.desktop.exec(["xdg-open", path], detach=True)
     name = PurePosixPath(path).name
-
-    async def shown() -> bool:
-        return await windows.find_window(context.desktop, name) is not None
-
-    await context.wait_until(shown, step.timeout_s, f"no window with {name!r} in its title appeared")
+    await wait_for_window(context, params.WindowParameters(window_name=name, timeout_s=step.timeout_s))
 
 
 async def sleep(context: SetupContext, step: params.SleepParameters) -> None:
@@ -167,16 +167,18 @@ async def sleep(context: SetupContext, step: params.SleepParameters) -> None:
 async def wait_for_window(context: SetupContext, step: params.WindowParameters) -> windows.Window:
     """The window a step names, waited for."""
     limit_s = context.clock.monotonic() + step.timeout_s
-    listed: str | None = None
+    raw: str | None = None
     while True:
-        listed = await windows.list_windows_raw(context.desktop, changed_from=listed)
-        found = windows.newest_match(
-            windows.parse_list(listed), step.window_name, strict=step.strict, by_class=step.by_class
-        )
+        raw = await windows.list_windows_raw(context.desktop, changed_from=raw)
+        listed = windows.parse_list(raw)
+        found = windows.newest_match(listed, step.window_name, strict=step.strict, by_class=step.by_class)
         if found is not None:
             return found
         if context.clock.monotonic() >= limit_s:
-            raise StepFailedError(f"no window {step.window_name!r} appeared within {step.timeout_s:g} s")
+            raise StepTimedOutError(
+                f"no window {step.window_name!r} appeared within {step.timeout_s:g} s; "
+                f"windows on the screen: {windows.describe_windows(listed, by_class=step.by_class)}"
+            )
         await context.clock.sleep(POLL_S)
 
 
@@ -198,7 +200,7 @@ async def wait_element(context: SetupContext, step: params.WaitElementParameters
         if any(element.role == step.role and step.name in (None, element.name) for element in elements):
             break
         if context.clock.monotonic() >= limit_s:
-            raise StepFailedError(f"no {what} appeared within {step.timeout_s:g} s{unread}")
+            raise StepTimedOutError(f"no {what} appeared within {step.timeout_s:g} s{unread}")
         await context.clock.sleep(POLL_S)
     await context.desktop.step([], WINDOW_SETTLE)
 
@@ -248,8 +250,10 @@ async def place_window(context: SetupContext, step: params.PlaceWindowParameters
     """Put a window where it is asked to be, and see that it is there."""
     window = await wait_for_window(context, step)
     free = await windows.work_area(context.desktop)
+    difference = ""
 
     async def placed() -> bool:
+        nonlocal difference
         frame = await windows.measure(context.desktop, window)
         if frame is None:
             return False
@@ -258,9 +262,14 @@ async def place_window(context: SetupContext, step: params.PlaceWindowParameters
             return True
         size = None if step.width is None and step.height is None else inner_size(frame, w, h)
         moved = await windows.move(context.desktop, window, frame, x, y, size)
+        if moved is not None:
+            difference = f"; it is {moved.w}x{moved.h} at {moved.x}, {moved.y}, not {w}x{h} at {x}, {y}"
         return moved is not None and (moved.x, moved.y) == (x, y) and is_near_size(moved, w, h)
 
-    await context.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
+    try:
+        await context.wait_until(placed, step.timeout_s, f"window {step.window_name!r} did not take its place")
+    except StepTimedOutError as error:
+        raise StepTimedOutError(f"{error}{difference}") from None
 
 
 SIZE_TOLERANCE_PX = 40

@@ -22,6 +22,7 @@ TITLE_ALIAS = ("Chromium", "Google Chrome")
 CLASS_MATCHED_NAMES = frozenset({"Terminal"})
 """Programs' names that OSWorld's tasks take for titles: what runs in a terminal gives its window another one, so the class counts, too."""
 MAX_LIST_POLLS = 20
+MAX_DESCRIBED_WINDOWS = 8
 EXIT_COMMAND_NOT_FOUND = 127
 
 LIST_SCRIPT = """command -v wmctrl >/dev/null || exit 127
@@ -148,6 +149,15 @@ def newest_match(listed: list[Window], name: str, *, strict: bool, by_class: boo
     """The newest window of that name, None when there is none."""
     fitting = [window for window in listed if window_matches(window, name, strict=strict, by_class=by_class)]
     return fitting[-1] if fitting else None
+
+
+def describe_windows(listed: list[Window], *, by_class: bool) -> str:
+    """Titles of windows, or with `by_class` their classes, for an error message; of many only the newest."""
+    if not listed:
+        return "none"
+    named = [repr(window.wm_class if by_class else window.title) for window in listed[-MAX_DESCRIBED_WINDOWS:]]
+    more = f" and {left} more" if (left := len(listed) - len(named)) else ""
+    return ", ".join(named) + more
 
 
 async def find_window(desktop: Desktop, name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:

@@ -17,6 +17,7 @@ from typing import Any
 from dart_envs.errors import TaskError
 from dart_envs.tasks.model import Task, parse_task
 from dart_envs.tasks.suite import OSWORLD_RESOLUTION, Suite
+from dart_envs.tasks.suite_code import suite_code_errors
 from dart_server.wire import DesktopShape
 
 ENTRY_POINT_GROUP = "dart_envs.suites"
@@ -41,7 +42,7 @@ def task_shape(task: Task) -> DesktopShape:
 
 @cache
 def load_suite(name: str) -> Suite:
-    """A suite by name. Raises TaskError naming those that exist."""
+    """A suite by name. Raises TaskError naming those that exist, or the line of a user's suite that raised an error."""
     if name in BUNDLED_SUITES:
         module, _, attribute = BUNDLED_SUITES[name].partition(":")
         bundled = getattr(import_module(module), attribute)
@@ -51,8 +52,9 @@ def load_suite(name: str) -> Suite:
     if name not in found:
         known = ", ".join(sorted({*BUNDLED_SUITES, *found}))
         raise TaskError(f"There is no suite {name!r}; suites are {known}.")
-    loaded = found[name].load()
-    made = loaded if isinstance(loaded, Suite) else loaded()
+    with suite_code_errors(f"The import of suite {name!r} (entry point {found[name].value})"):
+        loaded = found[name].load()
+        made = loaded if isinstance(loaded, Suite) else loaded()
     if not isinstance(made, Suite):
         raise TaskError(f"Entry point {name!r} of {ENTRY_POINT_GROUP} gives {type(made).__name__}, not a Suite.")
     return made

@@ -7,7 +7,7 @@ user runs, for what a person would do in a shell. Non-goals: the policy never se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,8 @@ TARGET_TIMEOUT_S = 5.0
 """So long a move's target may take to appear, as a window of a busy program does."""
 TARGET_POLL_S = 0.25
 WINDOW_ROLES = frozenset({"dialog", "alert", "frame", "window", "file chooser"})
+MAX_DESCRIBED_ELEMENTS = 12
+MAX_DESCRIBED_CHARS = 40
 
 
 class ElementTarget(BaseModel):
@@ -120,26 +122,51 @@ class ScriptAction:
     target: A11yElement | None = None
 
 
-def find_element(elements: Sequence[A11yElement], target: ElementTarget) -> A11yElement:
-    """The element that is meant. Raises LookupError when there is none."""
+def _shown_elements(elements: Sequence[A11yElement]) -> Iterator[tuple[A11yElement, str]]:
+    """Elements with a box, each with the name of its window."""
     window = ""
-    fitting: list[A11yElement] = []
     for element in elements:
         if element.role in WINDOW_ROLES:
             window = element.name
-        if (
-            target.role in (None, element.role)
-            and target.name in (None, element.name)
-            and target.text in (None, element.text.strip())
-            and target.window in (None, window)
-            and element.w > 0
-            and element.h > 0
-        ):
-            fitting.append(element)
+        if element.w > 0 and element.h > 0:
+            yield element, window
+
+
+def find_element(elements: Sequence[A11yElement], target: ElementTarget) -> A11yElement:
+    """The element that is meant. Raises LookupError, which names elements of the screen, when there is none."""
+    fitting = [
+        element
+        for element, window in _shown_elements(elements)
+        if target.role in (None, element.role)
+        and target.name in (None, element.name)
+        and target.text in (None, element.text.strip())
+        and target.window in (None, window)
+    ]
     try:
         return fitting[target.nth]
     except IndexError:
-        raise LookupError(f"no {target} on the screen") from None
+        raise LookupError(f"no {target} on the screen; {describe_elements(elements, target)}") from None
+
+
+def describe_elements(elements: Sequence[A11yElement], target: ElementTarget) -> str:
+    """Say what the screen has in place of a target, in one clause: elements of its role first, those without a name last."""
+    shown = list(_shown_elements(elements))
+    if not shown:
+        return "its accessibility tree is empty"
+    shown.sort(key=lambda pair: (pair[0].role != target.role, not pair[0].name))
+    described: dict[str, None] = {}
+    for element, window in shown:
+        named = f" {_shorten(element.name)!r}" if element.name else ""
+        text = f" with text {_shorten(element.text.strip())!r}" if target.text is not None and element.text else ""
+        held = f" in window {_shorten(window)!r}" if target.window not in (None, window) else ""
+        described[f"{element.role}{named}{text}{held}"] = None
+    left = len(described) - MAX_DESCRIBED_ELEMENTS
+    more = f" and {left} more" if left > 0 else ""
+    return f"it shows {', '.join(list(described)[:MAX_DESCRIBED_ELEMENTS])}{more}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_DESCRIBED_CHARS else text[: MAX_DESCRIBED_CHARS - 1] + "…"
 
 
 def target_point(element: A11yElement, target: ElementTarget) -> tuple[int, int]:

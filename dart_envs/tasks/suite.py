@@ -13,9 +13,11 @@ from random import Random
 from typing import Any
 
 from dart_envs.errors import TaskError
+from dart_envs.evaluators.scorer_choice import WHERE_NAMES_ARE, unsupported_parts
 from dart_envs.tasks.model import Split, Task, parse_task
 from dart_envs.tasks.screen_names import ScreenNames
 from dart_envs.tasks.splits import task_split
+from dart_envs.tasks.suite_code import suite_code_errors
 from dart_server.wire import DesktopShape
 
 
@@ -55,12 +57,15 @@ class Family:
     variations: int = 1000
 
     def task(self, suite: str, variation: int, *, image: str = "basic") -> Task:
-        """One variation on the suite's image. Raises TaskError for a number the family has not."""
+        """One variation on the suite's image.
+
+        Raises TaskError for a number that the family has not, for an error in its code, and for a task that is wrong.
+        """
         task_id = self.task_id(suite, variation)
         if not 0 <= variation < self.variations:
             raise TaskError(f"Task {task_id} does not exist: {self.name} has variations 0 to {self.variations - 1}.")
         seed = int.from_bytes(hashlib.sha256(task_id.encode("utf-8")).digest()[8:16], "big")
-        draft = self.generate(Random(seed))
+        draft = self._draft(task_id, Random(seed))
         data = {
             "id": task_id,
             "instruction": draft.instruction,
@@ -80,7 +85,22 @@ class Family:
             "max_steps": self.max_steps,
             "publish_setup": self.publish_setup,
         }
-        return parse_task(data, name=task_id)
+        made = parse_task(data, name=task_id)
+        for evaluator in (made.evaluator, *(part.evaluator for part in made.checkpoints)):
+            if made.has_evaluator and (unknown := unsupported_parts(evaluator)):
+                raise TaskError(f"{task_id}: field 'evaluator': there is no {', no '.join(unknown)}. {WHERE_NAMES_ARE}")
+        return made
+
+    def _draft(self, task_id: str, random: Random) -> TaskDraft:
+        function = getattr(self.generate, "func", self.generate)
+        code = getattr(function, "__code__", None)
+        defined_at = "" if code is None else f"{code.co_filename}, line {code.co_firstlineno}"
+        name = f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+        with suite_code_errors(f"The generation of task {task_id} ({name})", defined_at=defined_at):
+            draft = self.generate(random)
+        if not isinstance(draft, TaskDraft):
+            raise TaskError(f"{task_id}: {name} gives {type(draft).__name__}, not a TaskDraft.")
+        return draft
 
     def task_id(self, suite: str, variation: int) -> str:
         """`suite/family/variation`."""

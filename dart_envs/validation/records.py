@@ -100,7 +100,7 @@ class ValidationRecords:
     def summary(self, wanted: Sequence[tuple[ValidationJob, DesktopShape]]) -> dict[str, Any]:
         """What the jobs that were wanted came to, for JSON.
 
-        Times in seconds: `wall_s` over all sessions, `desktops_s` summed over desktops.
+        Times in seconds: `session_s` of this session, `wall_s` over all sessions, `desktops_s` summed over desktops.
         """
         newest = self._latest()
         validations = [newest[key] for job, shape in wanted if (key := result_key(job, shape)) in newest]
@@ -125,6 +125,7 @@ class ValidationRecords:
             },
             "repeats_agree": repeats_agree(validations),
             "all_passed": not missing and all(validation.passed for validation in validations),
+            "session_s": round(ends_s.get(self._session, 0.0), 1),
             "wall_s": round(sum(ends_s.values()), 1),
             "sessions": len(ends_s),
             "desktops_s": round(sum(validation.setup_s + validation.episode_s for validation in validations), 1),
@@ -192,8 +193,9 @@ def to_text(record: dict[str, Any]) -> str:
     )
     same = record["repeats_agree"]
     repeats = "" if same is None else f" Repeats got {'the same verdicts' if same else 'DIFFERENT verdicts'}."
+    all_sessions = f" ({record['wall_s']:.0f} s over all sessions)" if record["wall_s"] > record["session_s"] else ""
     missing = f" {record['validations_missing']} are still missing." if record["validations_missing"] else ""
     return (
         f"{table}\n{record['passed']} of {record['validations_expected']} validations hold, over {record['families']} families, "
-        f"in {record['wall_s']:.0f} s.{missing}{repeats}"
+        f"in {record['session_s']:.0f} s{all_sessions}.{missing}{repeats}"
     )

@@ -2,13 +2,16 @@
 
 Role: run each task once per kind of play: its oracle must score 1, doing nothing, its near miss and its exploits 0. Rule: all go
 through the episode core, as a policy would; a fault of the farm is tried again, a bounded number of times that the validation tells; one
-that stays, or a fault of the evaluator, is a failed validation with its cause, never a pass. Non-goals: choosing tasks (the command line
+that stays, or a fault of the evaluator, is a failed validation with its cause, never a pass. A setup step that fails is waited for by one
+play of the task, and is the result of the others, too. Non-goals: choosing tasks (the command line
 does), keeping validations (`records`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +22,7 @@ from typing import Any
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.worker_pool import run_jobs
-from dart_envs.errors import DartEnvError, FarmError
+from dart_envs.errors import DartEnvError, FarmError, SetupError
 from dart_envs.farm.base import FarmLike
 from dart_envs.tasks.model import Task
 from dart_envs.types import Action, ActionType, EndReason, StepResult
@@ -128,28 +131,63 @@ def make_jobs(tasks: Iterable[Task], *, repeats: int = 1, scorer: str | None = N
     ]
 
 
-async def validate_job(env: AsyncDesktopEnv, job: ValidationJob, *, clock: Clock = SYSTEM_CLOCK) -> ValidationResult:
+class SharedSetups:
+    """What is known of the setups of tasks, for plays that run at the same time."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._prepared: set[str] = set()
+        self._failed: dict[str, SetupError] = {}
+
+    @asynccontextmanager
+    async def prepare(self, task_id: str) -> AsyncIterator[None]:
+        """Run a setup in the context: one play at a time until it has succeeded once.
+
+        Raises the SetupError of an earlier play in place of running a step again that missed its success condition.
+        """
+        if task_id in self._prepared:
+            yield
+            return
+        async with self._locks[task_id]:
+            if task_id in self._failed:
+                raise self._failed[task_id]
+            try:
+                yield
+            except SetupError as error:
+                if error.failed_step is not None:
+                    self._failed[task_id] = error
+                raise
+            self._prepared.add(task_id)
+
+
+async def validate_job(
+    env: AsyncDesktopEnv, job: ValidationJob, *, setups: SharedSetups | None = None, clock: Clock = SYSTEM_CLOCK
+) -> ValidationResult:
     """Play once, and again after a fault of the farm.
 
     A failure of the task, the desktop or the evaluator does not raise: the validation says it.
+    setups: what the plays of the same check know of setups; None: nothing is known.
 
     Raises FarmError when the farm gives no desktop, because then no further validation would get one.
     """
     for attempt in range(1, ATTEMPTS + 1):
-        validation, end = await _validate_once(env, job, clock)
+        validation, end = await _validate_once(env, job, setups or SharedSetups(), clock)
         if end is not EndReason.FARM_FAULT or attempt == ATTEMPTS:
             return replace(validation, attempts=attempt)
     raise AssertionError("the last attempt returns")
 
 
 async def _validate_once(
-    env: AsyncDesktopEnv, job: ValidationJob, clock: Clock
+    env: AsyncDesktopEnv, job: ValidationJob, setups: SharedSetups, clock: Clock
 ) -> tuple[ValidationResult, EndReason | None]:
     task, kind = job.task, job.kind
     steps, reward, end, image_digest = 0, None, None, None
-    started_s = ready_s = clock.monotonic()
+    started_s: float | None = None
+    ready_s: float | None = None
     try:
-        await env.reset(task)
+        async with setups.prepare(task.id):
+            started_s = clock.monotonic()
+            await env.reset(task)
         image_digest = None if env.lease is None else env.lease.image_digest
         ready_s = clock.monotonic()
         if kind is ValidationKind.NOOP:
@@ -163,14 +201,16 @@ async def _validate_once(
         raise
     except DartEnvError as error:
         cause = f"{type(error).__name__}: {error}"
+    ended_s = clock.monotonic()
+    setup_end_s = ended_s if ready_s is None else ready_s
     validation = ValidationResult(
         task_id=task.id,
         family=task.family,
         kind=kind,
         reward=reward,
         steps=steps,
-        setup_s=round(ready_s - started_s, 3),
-        episode_s=round(clock.monotonic() - ready_s, 3),
+        setup_s=0.0 if started_s is None else round(setup_end_s - started_s, 3),
+        episode_s=round(ended_s - setup_end_s, 3),
         cause=cause,
         repeat=job.repeat,
         definition=job.definition,
@@ -192,13 +232,14 @@ async def validate_all(
 ) -> AsyncGenerator[ValidationResult, None]:
     """Do every job, on `parallel` desktops at a time; validations come in the order they end. All jobs have one scorer."""
     (scorer,) = {job.scorer for job in jobs} or {None}
+    setups = SharedSetups()
 
     @asynccontextmanager
     async def open_worker() -> AsyncIterator[Callable[[ValidationJob], Awaitable[ValidationResult]]]:
         async with AsyncDesktopEnv(
             farm, shape=shape, labels={"purpose": "validation"}, clock=clock, scorer=scorer
         ) as env:
-            yield partial(validate_job, env, clock=clock)
+            yield partial(validate_job, env, setups=setups, clock=clock)
 
     async with aclosing(run_jobs(jobs, open_worker, parallel=parallel)) as results:
         async for result in results:

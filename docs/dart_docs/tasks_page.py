@@ -6,18 +6,35 @@ Role: tables from the models and the tables of names. Rule: what a name does is 
 from __future__ import annotations
 
 import inspect
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from typing import get_type_hints
 
 from pydantic import BaseModel
 
 from dart_docs.fields import field_rows
 from dart_docs.markdown import code, first_paragraph, table
-from dart_envs.evaluators.getters import GETTERS
-from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS
+from dart_envs.evaluators.getters import GETTERS, Getter
+from dart_envs.evaluators.metrics import METRICS, OSWORLD_EQUIVALENT_GETTERS, OSWORLD_EQUIVALENT_METRICS, Metric
 from dart_envs.setup import NETWORK_STEPS, STEP_PARAMETERS
+from dart_envs.tasks import BUNDLED_SUITES, load_suite
 from dart_envs.tasks.model import Checkpoint, Evaluator, SetupStep, Task
 from dart_envs.tasks.script import ActionTemplate, ElementTarget
 
 HEADER = ("field", "type", "default", "limits", "meaning")
+GIVES: Mapping[str, str] = {
+    "GuestFile": "a file",
+    "GuestFile | list[GuestFile]": "a file, or a list of files",
+    "str": "text",
+    "list[str]": "a list of texts",
+    "list[list[str]]": "a list of lists of texts",
+    "list[A11yElement]": "a list of elements",
+    "dict[str, Facts]": "facts by path",
+    "dict[str, int]": "an object",
+    "Any": "what the description says",
+}
+"""The types that getters return, in words."""
 TASK_MODELS: tuple[type[BaseModel], ...] = (Task, SetupStep, Evaluator, Checkpoint, ActionTemplate, ElementTarget)
 """The models that a task file is made of."""
 
@@ -54,6 +71,7 @@ def _fields(model: type[BaseModel]) -> str:
 
 def evaluators_page() -> str:
     """Render the page of getters and metrics."""
+    used = bundled_pairs()
     return (
         "# Getters and metrics\n\n"
         "This page is for people who write evaluators. After it you know every getter and metric, with its parameters. A getter "
@@ -61,13 +79,16 @@ def evaluators_page() -> str:
         "value from the desktop. A metric (`func`) compares "
         "it with what is expected and returns a score in [0, 1]. The parameters that each takes are in braces, "
         "those in brackets are optional. "
-        "Names marked *OSWorld* give exactly the results of OSWorld's own.\n\n"
+        "Names marked *OSWorld* give exactly the results of OSWorld's own. A getter goes with a metric that takes what it gives; "
+        "*used with* has the getters that tasks of the bundled suites use it with, and `dart-envs tasks show ID --json` "
+        "shows such a task.\n\n"
         "## Getters\n\n"
         + table(
-            ("name", "", "what it reads"),
+            ("name", "gives", "", "what it reads"),
             (
                 (
                     code(name),
+                    getter_gives(getter),
                     "OSWorld" if name in OSWORLD_EQUIVALENT_GETTERS else "",
                     first_paragraph(inspect.getdoc(getter)),
                 )
@@ -76,10 +97,12 @@ def evaluators_page() -> str:
         )
         + "## Metrics\n\n"
         + table(
-            ("name", "", "what it compares"),
+            ("name", "takes", "used with", "", "what it compares"),
             (
                 (
                     code(name),
+                    metric_takes(metric),
+                    ", ".join(map(code, sorted(used.get(name, ())))),
                     "OSWorld" if name in OSWORLD_EQUIVALENT_METRICS else "",
                     first_paragraph(inspect.getdoc(metric)),
                 )
@@ -87,3 +110,45 @@ def evaluators_page() -> str:
             ),
         )
     )
+
+
+def getter_gives(getter: Getter) -> str:
+    """Say what a getter returns, by its annotation.
+
+    Args:
+        getter: The getter.
+
+    Returns:
+        A few words.
+    """
+    return GIVES[str(inspect.signature(getter).return_annotation)]
+
+
+def metric_takes(metric: Metric) -> str:
+    """Say what a metric compares, by the annotation of its first parameter.
+
+    Args:
+        metric: The metric.
+
+    Returns:
+        A few words.
+    """
+    (words,) = get_type_hints(metric, include_extras=True)["result"].__metadata__
+    return str(words)
+
+
+@cache
+def bundled_pairs() -> dict[str, set[str]]:
+    """Collect which getters a task of each bundled family uses each metric with.
+
+    Returns:
+        Names of getters by name of metric.
+    """
+    pairs: dict[str, set[str]] = defaultdict(set)
+    for suite in map(load_suite, BUNDLED_SUITES):
+        for family in suite.families.values():
+            evaluator = family.task(suite.name, 0, image=suite.image).evaluator
+            for metric, result in zip(evaluator.functions, evaluator.result_configs, strict=True):
+                if result is not None:
+                    pairs[metric].add(str(result["type"]))
+    return pairs

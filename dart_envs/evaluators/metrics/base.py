@@ -7,9 +7,22 @@ becomes an `EvaluatorError`). Non-goals: any one metric.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact, load_json
+
+TextResult = Annotated[Any, "text, a file, or a list of texts (its lines)"]
+PrintedResult = Annotated[Any, "text"]
+FileResult = Annotated[Any, "a file"]
+FilesResult = Annotated[Any, "a list of files"]
+JsonResult = Annotated[Any, "JSON as text or as a file, an object, or a list"]
+NamesResult = Annotated[Any, "a list of texts"]
+ListResult = Annotated[Any, "a list, or text"]
+ElementsResult = Annotated[Any, "a list of elements"]
+TreeResult = Annotated[Any, "facts by path"]
+ObjectResult = Annotated[Any, "an object"]
+AnyResult = Annotated[Any, "any value"]
+"""What a metric takes, in the words of the reference page."""
 
 Options = Mapping[str, Any]
 Metric = Callable[[Any, Any, Options], float]

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.artifacts import InvalidArtifact
 from dart_envs.evaluators.images import apply_changes, decode_image, draw_scene
-from dart_envs.evaluators.metrics.base import Metric, Options, as_text, binary_score
+from dart_envs.evaluators.metrics.base import FileResult, Metric, Options, as_text, binary_score
 from dart_envs.evaluators.xml_documents import parse_xml
 
 MEAN_TOLERANCE = 2.0
@@ -37,7 +37,7 @@ def _has_block(far: NDArray[np.bool_], side: int) -> bool:
     return bool(sliding_window_view(far, (side, side)).all(axis=(2, 3)).any())
 
 
-def picture_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
+def picture_is(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
     """{scene, any_of: [changes, ...], format}: the picture of the description after one of these lists of changes, of exactly that
     size and within a tolerance in colour (options `mean`, `far_share`), in a file of that format where one is given.
     """
@@ -70,7 +70,7 @@ def _xspf_locations(text: str) -> list[str]:
     return [(place.text or "").strip() for place in root.findall("{*}trackList/{*}track/{*}location")]
 
 
-def playlist_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def playlist_is(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
     """{paths: [...]}: an M3U or XSPF playlist names exactly these local files in this order; names without a folder count from `folder`."""
     text = as_text(result)
     if text.lstrip().startswith(("<?xml", "<playlist")):

@@ -13,7 +13,7 @@ from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
 from dart_envs.evaluators.formulas import FormulaCells, NotComputable
-from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
+from dart_envs.evaluators.metrics.base import FileResult, Metric, Options, binary_score
 from dart_envs.evaluators.opendocument import Cell, OpenDocument, Paragraph, Sheet, Slide
 
 _CELL_NAME = re.compile(r"^([A-Z]{1,3})([1-9][0-9]{0,6})$")
@@ -73,7 +73,7 @@ def _cell_matches(document: OpenDocument, cell: Cell | None, rule: Mapping[str, 
     return all(tests[name](want) for name, want in rule.items())
 
 
-def check_spreadsheet(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_spreadsheet(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
     """{names, sheet, rows, cells: {B7: {value, formula, function, number, decimals, looks, spans, note, …}}, hidden}.
 
     names: of all sheets in order. The rest is about one sheet (`sheet`, else the only one). rows: all it holds. formula: whether the
@@ -120,7 +120,7 @@ def _formulas_hold(sheet: Sheet) -> bool:
     return True
 
 
-def check_text_document(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_text_document(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
     """{paragraphs: [{text, style, align, looks, listed, page_break} or {table: [rows, columns]}], page, skip_empty}.
 
     All paragraphs in order; trailing empty ones do not count, with `skip_empty` no empty ones.
@@ -152,7 +152,7 @@ def _paragraph_matches(held: Paragraph, rule: Mapping[str, Any]) -> bool:
     return all(tests[name](want) for name, want in rule.items())
 
 
-def check_slides(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_slides(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
     """{slides: [{title, lines, notes, hidden, transition}]}: all slides in order."""
     held = _open_document(result, "presentation").slides()
     wanted = rules["slides"]

@@ -18,7 +18,16 @@ from xml.etree.ElementTree import ParseError
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact, load_json
 from dart_envs.evaluators.getters import chrome
-from dart_envs.evaluators.metrics.base import Metric, Options, binary_score
+from dart_envs.evaluators.metrics.base import (
+    AnyResult,
+    FileResult,
+    ListResult,
+    Metric,
+    ObjectResult,
+    Options,
+    PrintedResult,
+    binary_score,
+)
 from dart_envs.evaluators.xml_documents import parse_xml
 
 Rules = Mapping[str, Any]
@@ -31,12 +40,12 @@ def file_text(result: Any) -> str:
     return io.TextIOWrapper(io.BytesIO(result.text.encode()), encoding="utf-8").read()
 
 
-def exact_match(result: Any, rules: Rules, options: Options) -> float:
+def exact_match(result: AnyResult, rules: Rules, options: Options) -> float:
     """{expected}: the same value, white space included."""
     return binary_score(result == rules["expected"])
 
 
-def match_in_list(result: Any, rules: Rules, options: Options) -> float:
+def match_in_list(result: AnyResult, rules: Rules, options: Options) -> float:
     """{expected}: one of these values, or a part of this text."""
     try:
         return binary_score(result in rules["expected"])
@@ -44,7 +53,7 @@ def match_in_list(result: Any, rules: Rules, options: Options) -> float:
         raise InvalidArtifact(f"{type(result).__name__} is not what can be looked for") from error
 
 
-def is_in_list(result: Any, rules: Rules, options: Options) -> float:
+def is_in_list(result: ListResult, rules: Rules, options: Options) -> float:
     """{expected}: an item of the result, or a part of its text."""
     try:
         return binary_score(rules["expected"] in result)
@@ -52,7 +61,7 @@ def is_in_list(result: Any, rules: Rules, options: Options) -> float:
         raise InvalidArtifact(f"nothing can be looked for in {type(result).__name__}") from error
 
 
-def check_include_exclude(result: Any, rules: Rules, options: Options) -> float:
+def check_include_exclude(result: PrintedResult, rules: Rules, options: Options) -> float:
     """{include, exclude}: the text has every one of the first and none of the second."""
     if not isinstance(result, str):
         raise InvalidArtifact("there is no text")
@@ -60,7 +69,7 @@ def check_include_exclude(result: Any, rules: Rules, options: Options) -> float:
     return binary_score(all(part in result for part in included) and not any(part in result for part in excluded))
 
 
-def file_contains(result: Any, rules: Rules, options: Options) -> float:
+def file_contains(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected: [...]}: the file's text has every one of these."""
     text = file_text(result)
     return binary_score(all(part in text for part in rules["expected"]))
@@ -69,13 +78,13 @@ def file_contains(result: Any, rules: Rules, options: Options) -> float:
 TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
-def check_line_number(result: Any, rules: Rules, options: Options) -> float:
+def check_line_number(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected}: so many lines of the file hold a time of day."""
     lines = io.StringIO(file_text(result))
     return binary_score(sum(TIME_OF_DAY.search(line) is not None for line in lines) == int(rules["expected"]))
 
 
-def check_list(result: Any, rules: Rules, options: Options) -> float:
+def check_list(result: FileResult, rules: Rules, options: Options) -> float:
     """{expect, unexpect}: regular expressions, each found in some line of the file / in none."""
     lines = list(io.StringIO(file_text(result)))
 
@@ -85,12 +94,12 @@ def check_list(result: Any, rules: Rules, options: Options) -> float:
     return binary_score(all(map(found, rules.get("expect", ()))) and not any(map(found, rules.get("unexpect", ()))))
 
 
-def compare_config(result: Any, rules: Rules, options: Options) -> float:
+def compare_config(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected}: the whole text of the file."""
     return binary_score(file_text(result) == rules["expected"])
 
 
-def is_extension_installed(result: Any, rules: Rules, options: Options) -> float:
+def is_extension_installed(result: PrintedResult, rules: Rules, options: Options) -> float:
     """{type: contain or not_contain, expected}: a part of the text, or none."""
     if not isinstance(result, str):
         raise InvalidArtifact("there is no text")
@@ -98,7 +107,7 @@ def is_extension_installed(result: Any, rules: Rules, options: Options) -> float
     return binary_score((rules["expected"] in result) is wanted)
 
 
-def check_json_settings(result: Any, rules: Rules, options: Options) -> float:
+def check_json_settings(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected: {...}}: the file's object holds each of these keys with this value."""
     try:
         data = load_json(file_text(result))
@@ -110,7 +119,7 @@ def check_json_settings(result: Any, rules: Rules, options: Options) -> float:
         raise InvalidArtifact("no JSON object") from error
 
 
-def check_json_keybindings(result: Any, rules: Rules, options: Options) -> float:
+def check_json_keybindings(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected}: an item of the file's list; its first line may be a comment."""
     text = file_text(result)
     for part in (text, text.partition("\n")[2]):
@@ -123,7 +132,7 @@ def check_json_keybindings(result: Any, rules: Rules, options: Options) -> float
     return 0.0
 
 
-def check_config_status(result: Any, rules: Rules, options: Options) -> float:
+def check_config_status(result: FileResult, rules: Rules, options: Options) -> float:
     """{key, value}: a line of GIMP's settings begins with the key (one word or two) and ends with the value."""
     for line in io.StringIO(file_text(result)):
         if line.startswith("#") or line == "\n":
@@ -157,7 +166,7 @@ def vlc_setting(result: Any, name: str, default: str) -> str:
 def _vlc_metric(setting: str, default: str) -> Metric:
     key = "expected_" + setting.replace("-", "_")
 
-    def metric(result: Any, rules: Rules, options: Options) -> float:
+    def metric(result: FileResult, rules: Rules, options: Options) -> float:
         wanted = rules[key]
         held = vlc_setting(result, f"{setting}=", default)
         return binary_score(held == (str(wanted) if isinstance(wanted, int) else wanted))
@@ -166,7 +175,7 @@ def _vlc_metric(setting: str, default: str) -> Metric:
     return metric
 
 
-def check_global_key_play_pause(result: Any, rules: Rules, options: Options) -> float:
+def check_global_key_play_pause(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected_global_key_play_pause}: 1 where vlcrc has a global key for playing and pausing, else 0."""
     wanted = rules["expected_global_key_play_pause"]
     held = "1" if vlc_setting(result, "global-key-play-pause=", "") else "0"
@@ -177,7 +186,7 @@ SLIDER_COLOURS = "153;210;153;20;210;20;255;199;15;245;39;29"
 MAX_BLACKISH_VALUE = 100
 
 
-def check_qt_slider_colours(result: Any, rules: Rules, options: Options) -> float:
+def check_qt_slider_colours(result: FileResult, rules: Rules, options: Options) -> float:
     """{type: match, expected_qt_slider_colours} or {type: blackish}: the colours of VLC's volume slider."""
     held = vlc_setting(result, "qt-slider-colours", SLIDER_COLOURS)
     if rules["type"] == "match":
@@ -189,7 +198,7 @@ def check_qt_slider_colours(result: Any, rules: Rules, options: Options) -> floa
     return binary_score(all(value < MAX_BLACKISH_VALUE for value in values[: len(values) // 3 * 3]))
 
 
-def check_play_and_exit(result: Any, rules: Rules, options: Options) -> float:
+def check_play_and_exit(result: FileResult, rules: Rules, options: Options) -> float:
     """{expected_play_and_exit}: vlcrc's play-and-exit; a line that is missing or commented out means 0."""
     held = 0
     for line in file_text(result).splitlines():
@@ -202,7 +211,7 @@ def check_play_and_exit(result: Any, rules: Rules, options: Options) -> float:
     return binary_score(held == int(rules["expected_play_and_exit"]))
 
 
-def is_utc_0(result: Any, expected: Any, options: Options) -> float:
+def is_utc_0(result: PrintedResult, expected: Any, options: Options) -> float:
     """The fourth line of what timedatectl prints ends with an offset of nothing."""
     if not isinstance(result, str):
         raise InvalidArtifact("there is no text")
@@ -212,7 +221,7 @@ def is_utc_0(result: Any, expected: Any, options: Options) -> float:
     return binary_score(lines[3].endswith("+0000)"))
 
 
-def check_gnome_favorite_apps(result: Any, rules: Rules, options: Options) -> float:
+def check_gnome_favorite_apps(result: PrintedResult, rules: Rules, options: Options) -> float:
     """{expected: [...]}: the names in a list as gsettings prints it; read as a literal, never run."""
     if not isinstance(result, str):
         raise InvalidArtifact("there is no text")
@@ -223,7 +232,7 @@ def check_gnome_favorite_apps(result: Any, rules: Rules, options: Options) -> fl
         raise InvalidArtifact(f"not a list of names: {type(error).__name__}") from error
 
 
-def is_vlc_recordings_folder(result: Any, rules: Rules, options: Options) -> float:
+def is_vlc_recordings_folder(result: FileResult, rules: Rules, options: Options) -> float:
     """{recording_file_path}: the first input-record-path of vlcrc that is not in a comment."""
     if not isinstance(result, GuestFile):
         raise InvalidArtifact("there is no vlcrc")
@@ -233,7 +242,7 @@ def is_vlc_recordings_folder(result: Any, rules: Rules, options: Options) -> flo
     return 0.0
 
 
-def check_font_size(result: Any, rules: Rules, options: Options) -> float:
+def check_font_size(result: ObjectResult, rules: Rules, options: Options) -> float:
     """{type: value, value} or {type: range, min, max}: Chrome's default font size, the ends of the range left out."""
     try:
         held = result["default_font_size"]
@@ -242,7 +251,7 @@ def check_font_size(result: Any, rules: Rules, options: Options) -> float:
         raise InvalidArtifact(f"the font size cannot be read: {type(error).__name__}") from error
 
 
-def is_expected_bookmarks(result: Any, rules: Rules, options: Options) -> float:
+def is_expected_bookmarks(result: ObjectResult, rules: Rules, options: Options) -> float:
     """{type, names or urls}: exactly these folders or pages on the bookmark bar, or in its folder Liked Authors, one of each choice."""
     if not result:
         return 0.0
@@ -269,7 +278,7 @@ REGISTRY_NAMESPACE = "{http://openoffice.org/2001/registry}"
 SAVE_SETTINGS_PATH = "/org.openoffice.Office.Common/Save/Document"
 
 
-def check_auto_saving_time(result: Any, rules: Rules, options: Options) -> float:
+def check_auto_saving_time(result: FileResult, rules: Rules, options: Options) -> float:
     """{minutes}: LibreOffice's interval of automatic saving in registrymodifications.xcu; 0 where it was never set."""
     if not isinstance(result, GuestFile):
         raise InvalidArtifact("there is no file")

@@ -18,14 +18,23 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.metrics.base import Metric, Options, as_text, binary_score
+from dart_envs.evaluators.artifacts import InvalidArtifact
+from dart_envs.evaluators.metrics.base import (
+    FileResult,
+    FilesResult,
+    Metric,
+    Options,
+    TextResult,
+    TreeResult,
+    as_text,
+    binary_score,
+)
 
 MAX_MEMBERS = 2000
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 
 
-def tree_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def tree_is(result: TreeResult, rules: Mapping[str, Any], options: Options) -> float:
     """{entries: {path: facts}, others}: each path is there with all the facts that are given (kind, mode, sha256, target), and, unless
     `others` is true, nothing else is. Where a mode is given, no access list must say more.
     """
@@ -39,7 +48,7 @@ def tree_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
     return binary_score(fitting and (bool(rules.get("others")) or set(result) == set(wanted)))
 
 
-def archive_is(result: GuestFile, rules: Mapping[str, Any], options: Options) -> float:
+def archive_is(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
     """{format: zip | tar.gz | tar.xz, files: {name: sha256}}: an archive of that kind with exactly these files; folders do not count."""
     members = list(_archive_members(result.content, rules["format"]))
     held = dict(members)
@@ -86,7 +95,7 @@ def _tar_files(content: bytes) -> Iterator[tuple[str, int, Any]]:
                 raise InvalidArtifact(f"the archive has a link or a device, {info.name!r}")
 
 
-def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def settings_are(result: TextResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: {key: value}}: the lines `key=value` of a settings file say so, the last one of a key counts.
 
     Lines that begin with # or ; do not, nor those with white space before the key or after it.
@@ -99,7 +108,7 @@ def settings_are(result: Any, rules: Mapping[str, Any], options: Options) -> flo
     return binary_score(all(held.get(key) == value for key, value in rules["expected"].items()))
 
 
-def unchanged_since(result: Any, rules: Any, options: Options) -> float:
+def unchanged_since(result: TreeResult, rules: Any, options: Options) -> float:
     """`file_tree` of a folder, and a file that sha256sum(1) wrote there before: every file that was noted still has its content."""
     noted = [line.partition("  ") for line in as_text(rules).split("\n") if line]
     return binary_score(bool(noted) and all(result.get(name, {}).get("sha256") == digest for digest, _, name in noted))
@@ -111,7 +120,7 @@ _OPENING, _CLOSING = (
 )
 
 
-def alias_is(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def alias_is(result: FilesResult, rules: Mapping[str, Any], options: Options) -> float:
     """{name, command}: [start-up file, the one that it was at first]: the lines that were added define this alias, outside every block.
 
     Other lines than aliases and comments must not have been added, and none taken away: what they would do only a shell can tell.

@@ -13,10 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
-from dart_envs.evaluators.metrics.base import Metric, Options, as_json, as_text, binary_score
+from dart_envs.evaluators.metrics.base import (
+    AnyResult,
+    ElementsResult,
+    JsonResult,
+    ListResult,
+    Metric,
+    NamesResult,
+    Options,
+    TextResult,
+    as_json,
+    as_text,
+    binary_score,
+)
 
 
-def exact_match(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def exact_match(result: AnyResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected}: the same value; text compares without surrounding white space unless option `strict`."""
     expected = rules["expected"]
     if isinstance(result, str | GuestFile) and isinstance(expected, str) and not options.get("strict"):
@@ -24,23 +36,23 @@ def exact_match(result: Any, rules: Mapping[str, Any], options: Options) -> floa
     return binary_score(result == expected)
 
 
-def literal_match(result: Any, expected: Any, options: Options) -> float:
+def literal_match(result: TextResult, expected: Any, options: Options) -> float:
     """The same text; option `ignore_case`."""
     held, wanted = as_text(result), as_text(expected)
     return binary_score(held.lower() == wanted.lower() if options.get("ignore_case") else held == wanted)
 
 
-def is_in_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def is_in_list(result: ListResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected}: an item of the result, or a part of its text."""
     return binary_score(rules["expected"] in result)
 
 
-def match_in_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def match_in_list(result: TextResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: [...]}: the result is one of these."""
     return binary_score(as_text(result).strip() in rules["expected"])
 
 
-def check_include_exclude(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_include_exclude(result: TextResult, rules: Mapping[str, Any], options: Options) -> float:
     """{include: [...], exclude: [...]}: the text has every one of the first and none of the second."""
     text = as_text(result)
     return binary_score(
@@ -49,7 +61,7 @@ def check_include_exclude(result: Any, rules: Mapping[str, Any], options: Option
     )
 
 
-def check_list(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_list(result: TextResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expect: [...], unexpect: [...]}: regular expressions, each found in some line / in no line."""
     lines = as_text(result).splitlines()
 
@@ -85,7 +97,7 @@ def _value_at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def check_json(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_json(result: JsonResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expect: [{key: [...], method, ref}], unexpect: [...]}: every comparison holds / none of the second does."""
     data = as_json(result)
 
@@ -102,7 +114,7 @@ def check_json(result: Any, rules: Mapping[str, Any], options: Options) -> float
     return binary_score(all(map(compare, rules.get("expect", ()))) and not any(map(compare, rules.get("unexpect", ()))))
 
 
-def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_json_settings(result: JsonResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: {...}}: the JSON object holds each of these keys with this value."""
     data = as_json(result)
     if not isinstance(data, Mapping):
@@ -110,7 +122,7 @@ def check_json_settings(result: Any, rules: Mapping[str, Any], options: Options)
     return binary_score(all(key in data and data[key] == value for key, value in rules["expected"].items()))
 
 
-def check_direct_json_object(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def check_direct_json_object(result: JsonResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: {...}}: each key's value is the expected one, or one of a list where `expect_in_result` is false and
     a list is given.
     """
@@ -139,7 +151,7 @@ def _expected_text(expected: Any) -> str:
     return as_text(expected["expected"] if isinstance(expected, Mapping) else expected)
 
 
-def compare_text_file(result: Any, expected: Any, options: Options) -> float:
+def compare_text_file(result: TextResult, expected: Any, options: Options) -> float:
     """The same text as a file, a string or {expected}; one line end at the end does not count.
 
     Options `ignore_blanks`, `ignore_case`.
@@ -148,12 +160,12 @@ def compare_text_file(result: Any, expected: Any, options: Options) -> float:
     return binary_score(_normalize(held, options) == _normalize(wanted, options))
 
 
-def compare_config(result: Any, rules: Any, options: Options) -> float:
+def compare_config(result: TextResult, rules: Any, options: Options) -> float:
     """{expected}: the same text, byte for byte."""
     return binary_score(as_text(result) == _expected_text(rules))
 
 
-def compare_csv(result: Any, expected: Any, options: Options) -> float:
+def compare_csv(result: TextResult, expected: Any, options: Options) -> float:
     """The same rows of cells.
 
     Options `strict` (default true: else surrounding white space does not count), `ignore_case`.
@@ -167,18 +179,18 @@ def compare_csv(result: Any, expected: Any, options: Options) -> float:
     return binary_score(rows(as_text(result)) == rows(_expected_text(expected)))
 
 
-def file_contains(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def file_contains(result: TextResult, rules: Mapping[str, Any], options: Options) -> float:
     """{expected: [...]}: the text has every one of these."""
     text = as_text(result)
     return binary_score(all(part in text for part in rules["expected"]))
 
 
-def exists(result: Any, expected: Any, options: Options) -> float:
+def exists(result: AnyResult, expected: Any, options: Options) -> float:
     """The getter found something (a getter that finds nothing scores 0 by itself)."""
     return binary_score(bool(result) or isinstance(result, GuestFile))
 
 
-def contains_names(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def contains_names(result: NamesResult, rules: Mapping[str, Any], options: Options) -> float:
     """{include: [...], exclude: [...], exactly: [...]}: names in a list, whole names."""
     names = list(result)
     exactly = rules.get("exactly")
@@ -189,7 +201,7 @@ def contains_names(result: Any, rules: Mapping[str, Any], options: Options) -> f
     )
 
 
-def contains_element(result: Any, rules: Mapping[str, Any], options: Options) -> float:
+def contains_element(result: ElementsResult, rules: Mapping[str, Any], options: Options) -> float:
     """{role, name, text, states: [...]}: some accessibility element has all that is given.
 
     `text` compares without surrounding space.

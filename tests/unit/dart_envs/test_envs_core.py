@@ -440,6 +440,28 @@ async def test_a_reset_gives_up_after_three_desktops(env: AsyncDesktopEnv, farm:
     assert len(farm.abandoned) == 3
 
 
+async def test_a_setup_step_that_fails_on_two_desktops_is_not_tried_on_a_third(
+    env: AsyncDesktopEnv, farm: FakeFarm
+) -> None:
+    task = ToyTask(prepare_error=SetupError("Setup step 2 (place_window) failed: no window", failed_step=2))
+    with pytest.raises(SetupError, match="place_window"):
+        await env.reset(task)
+    assert (task.prepared, len(farm.leases)) == (2, 2)
+
+
+async def test_two_setup_steps_that_fail_in_turn_are_tried_on_a_third_desktop(
+    env: AsyncDesktopEnv, farm: FakeFarm
+) -> None:
+    class Flaky(ToyTask):
+        async def prepare(self, desktop: Desktop) -> None:
+            self.prepare_error = SetupError("no window", failed_step=self.prepared)
+            await super().prepare(desktop)
+
+    with pytest.raises(SetupError):
+        await env.reset(task := Flaky())
+    assert task.prepared == 3
+
+
 async def test_a_refusal_that_would_repeat_itself_is_raised_at_once(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
     farm.fail_next_lease(FarmError("no image", code="image_missing"))
     with pytest.raises(FarmError, match="no image"):

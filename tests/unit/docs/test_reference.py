@@ -124,6 +124,14 @@ def test_every_getter_and_metric_says_what_it_does(names: dict[str, Any]) -> Non
     assert all(f"| `{name}` |" in page for name in names)
 
 
+def test_getters_and_metrics_say_how_they_go_together() -> None:
+    assert [name for name, getter in GETTERS.items() if not tasks_page.getter_gives(getter)] == []
+    assert [name for name, metric in METRICS.items() if not tasks_page.metric_takes(metric)] == []
+    page = tasks_page.evaluators_page()
+    assert "| `compare_text_file` | text, a file, or a list of texts (its lines) | `vm_file` |" in page
+    assert "| `vm_file` | a file, or a list of files | OSWorld |" in page
+
+
 def test_every_setup_step_stands_on_the_page_of_task_files() -> None:
     page = tasks_page.task_schema_page()
     assert [name for name in STEP_PARAMETERS if f"### `{name}`" not in page] == []

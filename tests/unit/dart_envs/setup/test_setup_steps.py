@@ -98,7 +98,9 @@ async def test_place_window_says_when_it_does_not_fit() -> None:
 async def test_a_window_that_does_not_obey_is_an_error_in_the_end() -> None:
     desktop, clock = FakeWindowDesktop(), ManualClock()
     desktop.fake_windows = [FakeWindow("Stuck", moves=False)]
-    with pytest.raises(SetupError, match="'Stuck' did not take its place within 2 s"):
+    with pytest.raises(
+        SetupError, match=r"'Stuck' did not take its place within 2 s; it is 202x136 at 9, 9, not 202x136 at 438, 264"
+    ):
         await run(desktop, step("place_window", window_name="Stuck", x=1, y=1, timeout_s=2), clock=clock)
 
 
@@ -109,11 +111,30 @@ async def test_wait_window_waits_for_the_newest_of_its_title() -> None:
     assert 101 < clock.now_s < 102
 
 
-async def test_wait_window_is_tried_twice_and_then_fails() -> None:
-    clock = ManualClock()
-    with pytest.raises(SetupError, match=r"step 0 \(wait_window\) failed: no window 'Absent' appeared within 3 s"):
-        await run(FakeWindowDesktop(), step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
-    assert clock.now_s - 100.0 == pytest.approx(6.0, abs=0.3)
+async def test_a_window_that_does_not_come_is_waited_for_once_and_the_others_are_named() -> None:
+    desktop, clock = FakeWindowDesktop(), ManualClock()
+    desktop.fake_windows = [FakeWindow("~/receipt.txt - Mousepad", "mousepad.Mousepad")]
+    missing = r"step 0 \(wait_window\) failed: no window 'Absent' appeared within 3 s; windows on the screen: "
+    with pytest.raises(SetupError, match=missing + "'~/receipt.txt - Mousepad'$") as caught:
+        await run(desktop, step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
+    assert clock.now_s - 100.0 == pytest.approx(3.0, abs=0.2)
+    assert caught.value.failed_step == 0
+    with pytest.raises(SetupError, match=missing + "'mousepad.Mousepad'$"):
+        await run(desktop, step("wait_window", window_name="Absent", by_class=True, timeout_s=3), clock=clock)
+    desktop.fake_windows = [FakeWindow(f"Note {n}") for n in range(20)]
+    with pytest.raises(SetupError, match=missing + ".*'Note 19' and 12 more$"):
+        await run(desktop, step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
+    desktop.fake_windows = []
+    with pytest.raises(SetupError, match=missing + "none$"):
+        await run(desktop, step("wait_window", window_name="Absent", timeout_s=3), clock=clock)
+
+
+async def test_a_refusal_of_the_desktop_is_no_failed_step() -> None:
+    desktop = FakeWindowDesktop()
+    desktop.fail_next("exec", GuestError("busy"))
+    with pytest.raises(SetupError) as caught:
+        await run(desktop, step("launch", command=["mousepad"]))
+    assert caught.value.failed_step is None
 
 
 async def test_strict_and_class_tell_windows_apart() -> None:

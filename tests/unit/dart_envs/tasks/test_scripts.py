@@ -83,6 +83,27 @@ async def test_a_target_that_is_not_there_is_named(
         await task(button("OK"), button(name, window="A")).oracle(desktop, step=1)
 
 
+async def test_a_target_that_is_not_there_is_told_with_what_is(
+    desktop: FakeDesktop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_envs.tasks.model.TARGET_TIMEOUT_S", 0.0)
+    with pytest.raises(
+        TaskError, match=r"no entry on the screen; it shows dialog 'First', push button 'OK', .*, text\.$"
+    ):
+        await task({"do": "click", "target": {"role": "entry"}}).oracle(desktop)
+    with pytest.raises(TaskError, match=r"it shows push button 'OK', push button 'OK' in window 'Second'"):
+        await task(button("Save", window="First")).oracle(desktop)
+    with pytest.raises(TaskError, match=r"it shows text with text 'hello', "):
+        await task({"do": "click", "target": {"role": "text", "text": "bye"}}).oracle(desktop)
+    desktop.state.elements = [element("label", f"{n} {'x' * 100}") for n in range(40)]
+    with pytest.raises(TaskError, match=r"and 28 more\.$") as caught:
+        await task(button("OK")).oracle(desktop)
+    assert len(str(caught.value)) < 800
+    desktop.state.elements = []
+    with pytest.raises(TaskError, match="no push button 'OK' on the screen; its accessibility tree is empty"):
+        await task(button("OK")).oracle(desktop)
+
+
 class DrawingClock:
     """Time that passes when somebody sleeps; after one second the screen shows one element more."""
 

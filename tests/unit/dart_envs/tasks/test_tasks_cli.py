@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from dart_envs.cli.main import app
 from dart_envs.errors import FarmError
 from dart_envs.farm import AsyncFarmClient
+from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
+from dart_server.wire import A11yElement
 
 RUN = CliRunner()
 GOOD = {"id": "one", "instruction": "Do it.", "evaluator": {"func": "exists", "result": {"type": "vm_file"}}}
@@ -29,6 +31,13 @@ def test_list_names_families_and_ids() -> None:
     ids = RUN.invoke(app, ["tasks", "list", "--ids", "--split", "validation", "--families", "tick_nth"])
     assert ids.stdout.splitlines()[0].startswith("basics/tick_nth/")
     assert 100 < len(ids.stdout.splitlines()) < 200
+
+
+def test_columns_of_the_list_are_as_wide_as_the_longest_name() -> None:
+    lines = RUN.invoke(app, ["tasks", "list", "system"]).stdout.splitlines()
+    assert any(len(line.split()[0]) > 14 for line in lines)
+    assert len({line.index("steps<=") for line in lines}) == 1
+    assert len({line.index("train=") for line in lines}) == 1
 
 
 def test_list_of_a_folder_names_domain_id_and_instruction(tmp_path: Path) -> None:
@@ -115,6 +124,7 @@ def test_a_farm_that_cannot_be_reached_is_one_sentence_and_exit_code_1(monkeypat
         ({"oracle": [{"do": "wait", "text": "x"}]}, ["oracle.0", "takes no text"]),
         ({"oracle": [{"do": "key", "keys": ["s"], "target": {"name": "OK"}}]}, ["takes no target"]),
         ({"evaluator": {"func": "is_nice", "result": {"type": "vm_file"}}}, ["metric", "is_nice"]),
+        ({"evaluator": {"func": "file_containz", "result": {"type": "vm_file"}}}, ["nearest: 'file_contains'"]),
         ({"evaluator": {"func": "exists", "result": {"type": "vm_thought"}}}, ["getter", "vm_thought"]),
     ],
 )
@@ -137,13 +147,8 @@ TYPED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("near_miss", "code", "words"),
-    [("hell", 0, "3 of 3 validations hold"), ("hello", 1, "scored 1")],
-)
-def test_a_file_with_oracle_and_near_miss_is_proved(
-    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, near_miss: str, code: int, words: str
-) -> None:
+@pytest.fixture
+def connected_farm(farm: FakeFarm, monkeypatch: pytest.MonkeyPatch) -> FakeFarm:
     class Connected:
         async def __aenter__(self) -> FakeFarm:
             return farm
@@ -155,6 +160,30 @@ def test_a_file_with_oracle_and_near_miss_is_proved(
         return Connected()
 
     monkeypatch.setattr(AsyncFarmClient, "connect", connect)
+    return farm
+
+
+@pytest.mark.usefixtures("connected_farm")
+def test_a_saved_run_has_a_picture_and_the_tree_of_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def a11y(_desktop: FakeDesktop) -> list[A11yElement]:
+        return [A11yElement(role="push button", name="OK", x=1, y=2, w=3, h=4)]
+
+    monkeypatch.setattr(FakeDesktop, "a11y", a11y)
+    path = write(tmp_path / "one.json", **TYPED)
+    ran = RUN.invoke(app, ["tasks", "run", str(path), "--save", str(tmp_path / "saved")])
+    assert ran.exit_code == 0, ran.output
+    names = {file.name for file in (tmp_path / "saved").iterdir()}
+    assert names == {f"{step:02d}.{kind}" for step in range(3) for kind in ("png", "a11y.jsonl")}
+    (shown, *_) = (tmp_path / "saved" / "00.a11y.jsonl").read_text().splitlines()
+    assert (json.loads(shown)["role"], json.loads(shown)["name"]) == ("push button", "OK")
+
+
+@pytest.mark.parametrize(
+    ("near_miss", "code", "words"),
+    [("hell", 0, "3 of 3 validations hold"), ("hello", 1, "scored 1")],
+)
+@pytest.mark.usefixtures("connected_farm")
+def test_a_file_with_oracle_and_near_miss_is_proved(tmp_path: Path, near_miss: str, code: int, words: str) -> None:
     write(tmp_path / "one.json", **TYPED | {"near_miss": [{"do": "type", "text": near_miss}]})
     write(tmp_path / "plain.json", id="two")
     out = tmp_path / "proofs"

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.errors import FarmError
+from dart_envs.errors import FarmError, SetupError
 from dart_envs.tasks import Task, parse_task
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
@@ -22,6 +23,22 @@ from dart_envs.validation.suites import (
 from dart_server.wire import DesktopShape, ExecReply, FaultOwner, InputEvent
 
 SHAPE = DesktopShape(resolution=(640, 400))
+
+
+class VirtualNow:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.now_s += delay_s
 
 
 def typed(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
@@ -110,6 +127,27 @@ async def test_a_script_that_gets_stuck_is_a_failed_proof(monkeypatch: pytest.Mo
     assert "stuck at move 0: no element 'Absent'" in str(validation.cause)
 
 
+async def test_a_setup_that_fails_is_tried_for_one_play_and_is_the_result_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    async def prepare(self: Task, desktop: FakeDesktop) -> None:
+        tried.append(self.id)
+        await asyncio.sleep(0.05)
+        raise SetupError("Setup step 2 (place_window) failed: no window 'Rechnung'", failed_step=2)
+
+    monkeypatch.setattr(Task, "prepare", prepare)
+    validations = await validate_tasks(FakeFarm(programs={"typed": typed}), task())
+    assert len(tried) == 2, "two desktops for the first play, none for the others"
+    assert {str(validation.cause) for validation in validations.values()} == {
+        "SetupError: Setup step 2 (place_window) failed: no window 'Rechnung'"
+    }
+    assert sorted(validation.setup_s > 0.09 for validation in validations.values()) == [False, False, True]
+    assert all(validation.episode_s == 0.0 for validation in validations.values()), "the time is the setup's"
+    assert not any(validation.passed for validation in validations.values())
+
+
 async def test_a_farm_without_desktops_ends_the_check() -> None:
     farm = FakeFarm(programs={"typed": typed})
 
@@ -155,7 +193,7 @@ async def test_a_book_of_proofs_goes_on_where_it_stopped(tmp_path: Path) -> None
     assert {(one["kind"], one["reward"]) for one in record["failed"]} == {("oracle", 0.0), ("near_miss", 1.0)}
     assert record["repeats_agree"] is True
     assert record["by_family"]["mine/words"]["failing"] == {"oracle": 2, "near_miss": 2}
-    assert record["wall_s"] >= 0
+    assert record["wall_s"] >= record["session_s"] == 0, "the session that only looks has done nothing"
     assert "8 of 12 validations hold" in to_text(record)
     assert await fill(ValidationRecords(tmp_path), jobs) == 4, "what failed is tried again, what holds is not"
 
@@ -180,6 +218,19 @@ def test_repeats_that_differ_are_told(tmp_path: Path) -> None:
     record = records.summary([(job, SHAPE) for job in jobs])
     assert record["repeats_agree"] is False
     assert "DIFFERENT" in to_text(record)
+
+
+def test_the_time_of_this_session_is_told_apart_from_all(tmp_path: Path) -> None:
+    (job, *_) = make_jobs([task()])
+    for elapsed_s in (83.0, 5.0):
+        clock = VirtualNow()
+        records = ValidationRecords(tmp_path, clock=clock)
+        clock.now_s += elapsed_s
+        records.add(
+            ValidationResult(job.task.id, "words", job.kind, 1.0, 1, 0.0, 0.0, None, 0, 1, job.definition), SHAPE
+        )
+        said = to_text(records.summary([(job, SHAPE)]))
+        assert ("in 83 s." if elapsed_s == 83.0 else "in 5 s (88 s over all sessions).") in said
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
