@@ -32,6 +32,9 @@ NO_EVALUATOR = "no_evaluator"
 
 WHERE_NAMES_ARE = "The page `Getters and metrics` of the documentation lists all of them."
 
+NEAREST_CUTOFF = 0.75
+"""How much a name must be like an unknown one to be suggested, from 0 to 1."""
+
 
 class Scorer(StrEnum):
     """Who judges."""
@@ -103,7 +106,7 @@ def _with_nearest(part: str) -> str:
     """Add to `metric 'x'` or `getter 'x'` the names like it."""
     kind, _, name = part.partition(" ")
     known = {*METRICS, *OSWORLD_METRICS, INFEASIBLE} if kind == "metric" else {*GETTERS, *OSWORLD_GETTERS}
-    nearest = get_close_matches(name.strip("'"), sorted(known))
+    nearest = get_close_matches(name.strip("'"), sorted(known), cutoff=NEAREST_CUTOFF)
     if not nearest:
         return part
     return f"{part} (nearest: {', '.join(map(repr, nearest))})"
