@@ -81,7 +81,7 @@ def conclusion(
     gain = evaluation.overall
     numbers = (
         f"{gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
-        f"({gain.gain_points:+.1f} points, 95 % interval {gain.gain_lower_points:+.1f} to {gain.gain_upper_points:+.1f})"
+        f"({gain.gain_points:+.1f} points, {gain.describe_interval()})"
     )
     if evaluation.learned(min_gain_points):
         return f"The policy learned: {numbers}."
