@@ -425,6 +425,10 @@ class Run:
             return
         before = await self.client.latest_version()
         view = await self._start_training()
+        if before is not None and (updates := CheckpointStore(self.paths.checkpoints, keep=1).updates()):
+            self.progress.note(
+                f"train: goes on after update {updates} of {self.recipe.train.updates}, version {before.version}"
+            )
         trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
         async with evaluated_during_training(
             self.client, self.recipe, 0 if before is None else before.version, self.paths.metrics, self.clock

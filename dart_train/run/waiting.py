@@ -212,7 +212,7 @@ class Waits:
         while commands:
             command = commands.popleft()
             if isinstance(command, waits.ShowProgress):
-                self._progress.update(command.text)
+                self._progress.update(command.text, news=command.news)
             elif isinstance(command, waits.GiveAdvice):
                 self._progress.note(command.text)
             elif isinstance(command, waits.CheckFaults):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from killable_run import KillableRun
+from rich.console import Console
 
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.launcher import ComponentFailed, ComponentSpec
 from dart_train.run.orchestrator import RunFailed
+from dart_train.run.progress import Progress
 from dart_train.run.state import RunState
 from dart_train.run.waiting import Waits
 from dart_train.simulation.components.processes import TaskProcess
@@ -76,12 +80,54 @@ def test_inference_workers_that_start_are_not_told_as_a_missing_file() -> None:
         return answer
 
     async def body(clock: VirtualClock) -> None:
-        progress: Any = SimpleNamespace(update=shown.append)
+        progress: Any = SimpleNamespace(update=lambda text, news: shown.append(text))
         nothing: Any = None
         await Waits(nothing, nothing, progress, nothing, clock, limit_s=60, poll_s=1).for_version(0, served_versions)
 
     run_in_virtual_time(body)
     assert shown == ["waiting for the inference workers (their processes are starting)"]
+
+
+def test_a_line_of_a_log_that_says_why_one_waits_holds_back_no_update() -> None:
+    async def body(clock: VirtualClock) -> str:
+        progress = Progress(Console(file=io.StringIO(), highlight=False), clock)
+        with progress.stage("train"):
+            for second in range(40):
+                progress.update(f"no update for {second} s")
+                if second in (18, 20, 35):
+                    progress.update(f"version {second}", news=True)
+                await clock.sleep(1.0)
+        return cast(io.StringIO, progress.console.file).getvalue()
+
+    printed = run_in_virtual_time(body)
+    assert re.findall(r"train: (.*)", printed) == [
+        "no update for 0 s",
+        "no update for 15 s",
+        "version 18",
+        "no update for 30 s",
+        "version 35",
+        "done in 40 s",
+    ]
+
+
+def test_every_update_of_a_resumed_run_is_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train steps come later than the first line that says why there is none."""
+    printed = []
+
+    async def body(clock: VirtualClock) -> None:
+        for updates in (2, 6):
+            run = KillableRun(
+                tmp_path, monkeypatch, clock, train={"updates": updates, "groups_per_batch": 1, "max_minutes": 600}
+            )
+            run.train_step_s = 200.0
+            await run.run()
+            printed.append(run.printed.getvalue())
+
+    run_in_virtual_time(body)
+    assert "goes on" not in printed[0]
+    assert "train: goes on after update 2 of 6, version 2" in printed[1]
+    shown = [int(number) for number in re.findall(r"train: version \d+, update (\d+)", printed[1])]
+    assert shown == [3, 4, 5, 6]
 
 
 def test_a_trainer_that_ends_early_does_not_finish_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
