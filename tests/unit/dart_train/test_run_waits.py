@@ -13,6 +13,10 @@ import pytest
 from killable_run import KillableRun
 from rich.console import Console
 
+from dart_agent.data_client.wire import PhaseStatus
+from dart_agent.types import Purpose
+from dart_train.report.learning_signal import describe_learning_signal, since_start
+from dart_train.run import components
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.launcher import ComponentFailed, ComponentSpec
 from dart_train.run.orchestrator import RunFailed
@@ -128,6 +132,55 @@ def test_every_update_of_a_resumed_run_is_in_its_log(tmp_path: Path, monkeypatch
     assert "train: goes on after update 2 of 6, version 2" in printed[1]
     shown = [int(number) for number in re.findall(r"train: version \d+, update (\d+)", printed[1])]
     assert shown == [3, 4, 5, 6]
+
+
+def test_a_resumed_training_waits_for_its_workers_and_counts_its_own_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = []
+
+    async def body(clock: VirtualClock) -> None:
+        for updates in (2, 3):
+            run = KillableRun(
+                tmp_path, monkeypatch, clock, train={"updates": updates, "groups_per_batch": 1, "max_minutes": 600}
+            )
+            run.train_step_s = 200.0
+            if updates == 3:
+                ready_s = clock.monotonic() + 100.0
+
+                async def served_versions(
+                    *what: Any, ready_s: float = ready_s, ask: Any = run.served_versions
+                ) -> list[int]:
+                    if clock.monotonic() < ready_s:
+                        raise FileNotFoundError
+                    return list(await ask(*what))
+
+                async def late(process: TaskProcess, spec: ComponentSpec, play: Any = run.rollouts) -> int:
+                    await clock.sleep(100.0)
+                    return int(await play(process, spec))
+
+                monkeypatch.setattr(components, "served_versions", served_versions)
+                monkeypatch.setattr(run, "rollouts", late)
+            await run.run()
+            printed.append(run.printed.getvalue())
+
+    run_in_virtual_time(body)
+    first, second = (re.findall(r"train: no update for \d+ s: (.*)", each) for each in printed)
+    assert second[0] == "waiting for the inference workers (their processes are starting)"
+    counts = [[int(count) for told in said for count in re.findall(r"(\d+) rewards", told)] for said in (first, second)]
+    assert counts[1][0] < counts[0][-1], "those of the first start are not counted"
+
+
+def test_the_reward_since_a_start_leaves_out_what_was_before() -> None:
+    start = PhaseStatus(
+        name="train", purpose=Purpose.TRAIN, state="active", total=None, done=4, failed=0, masked=1, in_flight=2, queued=0,
+        mean_reward=0.5, families={},
+    )  # fmt: skip
+    view = start.model_copy(update={"done": 7, "mean_reward": 5 / 7, "masked": 3})
+    found = since_start(view, start)
+    assert (found.done, found.masked, found.mean_reward) == (3, 2, 1.0)
+    assert describe_learning_signal(found).seen == "all 3 rewards are 1"
+    assert since_start(start, start).mean_reward is None
 
 
 def test_a_trainer_that_ends_early_does_not_finish_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
