@@ -358,9 +358,19 @@ class Run:
 
     async def _stage(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
         began_s = self.clock.monotonic()
-        with self.progress.stage(name):
-            await self._run_watched(body())
-        self.state.stages_s[name] = round(self.clock.monotonic() - began_s, 1)
+        before_s = self.state.unfinished_s.get(name, 0.0)
+
+        def worked_s() -> float:
+            return round(before_s + self.clock.monotonic() - began_s, 1)
+
+        try:
+            with self.progress.stage(name):
+                await self._run_watched(body())
+        except BaseException:
+            self.state.unfinished_s[name] = worked_s()  # saved with the end of this process
+            raise
+        self.state.stages_s[name] = worked_s()
+        self.state.unfinished_s.pop(name, None)
         await self._save_state()
 
     async def _run_watched(self, body: Awaitable[object]) -> None:

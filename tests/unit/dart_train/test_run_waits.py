@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import re
 from pathlib import Path
@@ -10,16 +11,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from killable_run import KillableRun
+from killable_run import RECIPE, KillableRun
 from rich.console import Console
 
 from dart_agent.data_client.wire import PhaseStatus
 from dart_agent.types import Purpose
+from dart_train.config import Recipe
 from dart_train.report.learning_signal import describe_learning_signal, since_start
 from dart_train.run import components
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.launcher import ComponentFailed, ComponentSpec
-from dart_train.run.orchestrator import RunFailed
+from dart_train.run.orchestrator import Run, RunFailed
+from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 from dart_train.run.state import RunState
 from dart_train.run.waiting import Waits
@@ -209,3 +212,32 @@ def test_an_endless_component_that_keeps_ending_in_order_ends_the_run(
 def test_an_end_is_told() -> None:
     assert describe_end(-15) == "was ended by SIGTERM"
     assert describe_end(3) == "ended with exit code 3"
+
+
+def test_the_time_of_a_stage_is_that_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(clock: VirtualClock) -> list[RunState]:
+        states = []
+        stop_s = 60.0
+        for raises in (True, False):
+            state = RunState.load(tmp_path / "state.json")
+            run = Run(
+                Recipe.model_validate(RECIPE),
+                RunPaths(tmp_path),
+                state,
+                Progress(Console(file=io.StringIO())),
+                clock=clock,
+            )
+
+            async def work(raises: bool = raises) -> None:
+                await clock.sleep(stop_s)
+                if raises:
+                    raise RunFailed("interrupted")
+
+            with contextlib.suppress(RunFailed), state.held_by_launcher(run.paths.state):
+                await run._stage("train", work)
+            states.append(RunState.load(run.paths.state))
+        return states
+
+    first, second = run_in_virtual_time(body)
+    assert (first.stages_s, first.unfinished_s) == ({}, {"train": 60.0})
+    assert (second.stages_s, second.unfinished_s) == ({"train": 120.0}, {})
