@@ -26,11 +26,13 @@ from dart_train.report.throughput import (
     workers_lines,
 )
 from dart_train.run.decisions.stages import WARM_START, plan_stages
-from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name
+from dart_train.run.phases import BASELINES, DEMO, STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
 
 MIN_EPISODES = 16
 """Training episodes from which equal rewards are worth a warning."""
+WITHOUT_WORKERS = tuple(name for name, (kind, _) in BASELINES.items() if kind == "random")
+"""Baselines whose actions come from no inference worker."""
 PACE_UPDATES = 10
 """Latest train steps from which the remaining time is estimated."""
 
@@ -147,7 +149,8 @@ def take_snapshot(
     episodes, updates = episode_lines(recent), update_lines(recent)
     all_updates = [line for line in lines if line.get("kind") == "update"]
     failed = [line for line in lines if line.get("kind") == "failed_batch"]
-    answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in episodes)
+    asked = [each for each in episodes if first_name(each.phase) not in (DEMO, *WITHOUT_WORKERS)]
+    answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in asked)
     stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
     counts = None if stats is None else stats.episode_counts
     return RunSnapshot(
@@ -165,7 +168,7 @@ def take_snapshot(
         idle_s=None if last_s is None else max(0.0, now_s - last_s),
         throughput=tuple(stage_throughput(episodes, updates, STAGES_BY_PHASE)),
         utilisation=tuple(training_utilisation(episodes, updates, workers_lines(recent), recipe.desktops.count, TRAIN)),
-        requests_per_worker=answered_s / (window_s * recipe.inference.workers) if episodes else None,
+        requests_per_worker=answered_s / (window_s * recipe.inference.workers) if asked else None,
         update=_figures(all_updates),
         families=_families(recipe, lines, end_s, window_s),
         groups={} if stats is None else dict(stats.groups),

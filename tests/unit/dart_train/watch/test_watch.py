@@ -184,6 +184,14 @@ def test_shares_and_rates_are_those_of_the_window() -> None:
     assert train.episodes_per_min == pytest.approx(6.0, rel=0.05)
 
 
+def test_what_no_inference_worker_answered_is_no_request_of_one() -> None:
+    lines = [episode(NOW_S - 10, 1.0, phase=phase) for phase in ("demo", "eval-random")]
+    assert snapshot_of(lines).requests_per_worker is None
+    assert snapshot_of([*lines, episode(NOW_S - 10, 1.0, phase="eval-before")]).requests_per_worker == 2 / (
+        WINDOW_S * 2
+    )
+
+
 def test_the_page_shows_inference_workers_and_the_lag() -> None:
     lines = [update(NOW_S - 60, 1), update(NOW_S, 2) | {"lag_mean_s": 42.0}]
     worked = {"policy-0": {"serving": 5.0, "updating": 1.0, "down": 0.0}}
