@@ -49,7 +49,7 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     try:
         return Recipe.model_validate(_with_nulls(data, Recipe))
     except ValidationError as error:
-        raise RecipeError(f"recipe {path}: {format_validation_error(error)}") from None
+        raise RecipeError(f"recipe {path}: {format_validation_error(error, Recipe)}") from None
 
 
 def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def _print(
     table.add_row("published versions", f"{disk.versions / GIB:.1f}")
     table.add_row(f"screenshots of {disk.steps:,.0f} steps (estimate)", f"{disk.images / GIB:.1f}")
     console.print(table)
-    table = _table("Time (estimate, simulated)", "what", "")
+    table = _table("Time of training (estimate, simulated)", "what", "")
     table.add_row("train step", f"{time.update_s:.0f} s")
     table.add_row("updates per hour", f"{time.updates_per_hour:.1f}")
     table.add_row(f"hours for {recipe.train.updates} updates", f"{time.hours:.1f}")
@@ -161,6 +161,10 @@ def _print(
         table.add_row(f"utilisation of {name}", f"{share:.0%}")
     console.print(table)
     console.print(f"Bottleneck: {time.bottleneck}. {time.reason[0].upper()}{time.reason[1:]}.", soft_wrap=True)
+    console.print(
+        "Demonstrations, warm start and evaluations are not in the time. dart-train bench measures the speeds that are assumed here.",
+        soft_wrap=True,
+    )
     for problem in problems:
         console.print(f"Does not fit: {problem}.", style="bold red", soft_wrap=True)
     if not problems:

@@ -2,7 +2,8 @@
 
 Role: `recipe_models` puts prompts, limits, key-value cache, weights, speed of the trainer and numbers of GPUs of a recipe in the place of
 the defaults of `dart_train.simulation.models`. Rule: what is assumed stands in `Assumptions` and can be changed; what no recipe says
-(desktops, lengths of episodes, speed of an engine) keeps its default until it is fitted on a run. Sources: 2 FLOPs per parameter and token
+(desktops, speed of an engine) keeps its default until it is fitted on a run. Half of the episodes are taken to end within
+`MEDIAN_LENGTH` of the step limit, or within the default where that is less. Sources: 2 FLOPs per parameter and token
 in a forward pass, twice that in a backward pass (arXiv 2001.08361). Non-goals: memory (`dart_train.plan.memory`), simulating
 (`dart_train.plan.forecast`, `dart_train.simulation.command`).
 """
@@ -19,6 +20,9 @@ from dart_train.simulation.models import SystemModels
 
 CPU_TFLOPS_PER_THREAD = 0.05
 """Assumed TFLOP/s of a CPU's thread in float32, where nobody measures them."""
+
+MEDIAN_LENGTH = 0.4
+"""Assumed median length of an episode as a share of the step limit: that of the simulator's default, 12 of 30 steps."""
 
 
 class Assumptions(StrictModel):
@@ -79,6 +83,7 @@ def recipe_models(recipe: Recipe, size: PolicySize, engine: EngineMemory, assume
         update={
             "episode": base.episode.model_copy(
                 update={
+                    "median_steps": min(base.episode.median_steps, MEDIAN_LENGTH * recipe.tasks.max_steps),
                     "response_tokens": float(size.answer_tokens),
                     "max_response_tokens": recipe.rollout.max_tokens,
                     "system_tokens": size.text_tokens,

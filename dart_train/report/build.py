@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
@@ -37,6 +38,7 @@ from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name, infeasible
 from dart_train.run.state import RunState
 
 SMOOTHING = 5
+"""Updates over which the rewards of training batches are averaged in their chart."""
 
 
 def rewards_by_item(results: Sequence[EpisodeResult]) -> dict[EvalItem, float | None]:
@@ -79,7 +81,7 @@ def conclusion(
     gain = evaluation.overall
     numbers = (
         f"{gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
-        f"({gain.gain_points:+.1f} points, 95 % interval {gain.gain_lower_points:+.1f} to {gain.gain_upper_points:+.1f})"
+        f"({gain.gain_points:+.1f} points, {gain.describe_interval()})"
     )
     if evaluation.learned(min_gain_points):
         return f"The policy learned: {numbers}."
@@ -270,17 +272,21 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
     warmup = [line for line in metrics if line.get("kind") == "warmup"]
     evaluations = [line for line in metrics if line.get("kind") == METRICS_KIND]
 
-    def curve(lines: Sequence[Mapping[str, Any]], x: str, y: str, label: str, smooth: int = 1) -> Curve:
-        points = [(float(line[x]), float(line[y])) for line in lines if x in line and y in line]
-        ys = [point[1] for point in points]
-        return Curve(label, [point[0] for point in points], [_trailing_mean(ys, i, smooth) for i in range(len(ys))])
+    def curve(lines: Sequence[Mapping[str, Any]], x: str, y: str, label: str) -> Curve:
+        points = _points(lines, x, y)
+        return Curve(label, [point[0] for point in points], [point[1] for point in points])
+
+    def smoothed(key: str, label: str) -> Curve:
+        points = _points(updates, "version", key)
+        ends = range(SMOOTHING, len(points) + 1)
+        means = [fmean(y for _, y in points[end - SMOOTHING : end]) for end in ends]
+        return Curve(f"{label}, mean of {SMOOTHING} updates", [points[end - 1][0] for end in ends], means, points)
 
     families = sorted({key for line in updates for key in line if key.startswith("reward/")})
     return [
         Chart("Warm start", "images seen", "loss", [curve(warmup, "images", "loss", "loss")]),
-        Chart("Reward of training rollouts", "policy version", "mean reward", [
-            curve(updates, "version", "reward_mean", "all", SMOOTHING),
-            *(curve(updates, "version", key, key.removeprefix("reward/"), SMOOTHING) for key in families),
+        Chart("Reward of the members of the training batches", "policy version", "mean reward", [
+            smoothed("reward_mean", "all"), *(smoothed(key, key.removeprefix("reward/")) for key in families),
         ]),
         Chart("Success on validation during training", "policy version", "success", [
             curve(evaluations, "version", "success", "success"),
@@ -296,6 +302,5 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
     ]  # fmt: skip
 
 
-def _trailing_mean(values: Sequence[float], index: int, width: int) -> float:
-    window = values[max(0, index - width + 1) : index + 1]
-    return sum(window) / len(window)
+def _points(lines: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
+    return [(float(line[x]), float(line[y])) for line in lines if x in line and y in line]

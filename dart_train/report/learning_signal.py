@@ -28,6 +28,28 @@ class LearningSignal(NamedTuple):
         return f"{self.seen}. {self.advice}"
 
 
+def since_start(phase: PhaseStatus, start: PhaseStatus) -> PhaseStatus:
+    """Count the episodes of a phase that ended after a moment.
+
+    Args:
+        phase: Progress of the phase.
+        start: Its progress at that moment.
+
+    Returns:
+        The progress with the counts and the mean reward since then.
+    """
+    done = phase.done - start.done
+    total = (phase.mean_reward or 0.0) * phase.done - (start.mean_reward or 0.0) * start.done
+    return phase.model_copy(
+        update={
+            "done": done,
+            "failed": phase.failed - start.failed,
+            "masked": phase.masked - start.masked,
+            "mean_reward": min(1.0, max(0.0, round(total / done, 9))) if done else None,
+        }
+    )
+
+
 def describe_learning_signal(phase: PhaseStatus) -> LearningSignal:
     """Describe the rewards of a training phase that made no update yet.
 

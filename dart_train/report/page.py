@@ -69,11 +69,13 @@ class Curve:
         label: Its name in the legend.
         x: Horizontal values.
         y: Vertical values, as many as `x`.
+        points: What the line is a mean of, drawn as points without a line: horizontal and vertical values.
     """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    points: Sequence[tuple[float, float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,7 @@ def write_report(report: RunReport, folder: Path) -> Path:
 
 def _draw(charts: Sequence[Chart]) -> list[str]:
     """SVG text of every chart that has a point."""
-    return [_svg(chart) for chart in charts if any(len(curve.x) > 0 for curve in chart.curves)]
+    return [_svg(chart) for chart in charts if any(len(curve.x) or len(curve.points) for curve in chart.curves)]
 
 
 def _svg(chart: Chart) -> str:
@@ -293,13 +295,16 @@ def _svg(chart: Chart) -> str:
     FigureCanvasSVG(figure)
     axes = figure.add_subplot()
     for curve in chart.curves:
-        axes.plot(curve.x, curve.y, label=curve.label, linewidth=1.6, marker="o" if len(curve.x) < 3 else None)
+        marker = "o" if len(curve.x) < 3 and not curve.points else None
+        (line,) = axes.plot(curve.x, curve.y, label=curve.label, linewidth=1.6, marker=marker)
+        if curve.points:
+            axes.plot(*zip(*curve.points, strict=True), ".", color=line.get_color(), markersize=4, alpha=0.5)
     axes.set_title(chart.title, fontsize=10)
     axes.set_xlabel(chart.x_label, fontsize=9)
     axes.set_ylabel(chart.y_label, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
-    if len(chart.curves) > 1:
+    if len(chart.curves) > 1 or any(curve.points for curve in chart.curves):
         axes.legend(fontsize=8)
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg")

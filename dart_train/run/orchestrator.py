@@ -43,7 +43,7 @@ from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import evaluated_during_training
 from dart_train.report.build import build_report, read_metrics
-from dart_train.report.learning_signal import describe_learning_signal
+from dart_train.report.learning_signal import describe_learning_signal, since_start
 from dart_train.report.page import RunReport, write_report
 from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases, training_components
@@ -62,7 +62,7 @@ from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import begin_run_folder
 from dart_train.run.state import RunState
-from dart_train.run.waiting import RunFailed, Waits
+from dart_train.run.waiting import RunFailed, Waits, look_at_workers
 from dart_train.trainer.checkpoint import CheckpointStore
 
 T = TypeVar("T")
@@ -358,9 +358,19 @@ class Run:
 
     async def _stage(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
         began_s = self.clock.monotonic()
-        with self.progress.stage(name):
-            await self._run_watched(body())
-        self.state.stages_s[name] = round(self.clock.monotonic() - began_s, 1)
+        before_s = self.state.unfinished_s.get(name, 0.0)
+
+        def worked_s() -> float:
+            return round(before_s + self.clock.monotonic() - began_s, 1)
+
+        try:
+            with self.progress.stage(name):
+                await self._run_watched(body())
+        except BaseException:
+            self.state.unfinished_s[name] = worked_s()  # saved with the end of this process
+            raise
+        self.state.stages_s[name] = worked_s()
+        self.state.unfinished_s.pop(name, None)
         await self._save_state()
 
     async def _run_watched(self, body: Awaitable[object]) -> None:
@@ -424,17 +434,21 @@ class Run:
         if self.recipe.train.updates == 0:
             return
         before = await self.client.latest_version()
-        view = await self._start_training()
+        start = await self._start_training()
+        if before is not None and (updates := CheckpointStore(self.paths.checkpoints, keep=1).updates()):
+            self.progress.note(
+                f"train: goes on after update {updates} of {self.recipe.train.updates}, version {before.version}"
+            )
         trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
         async with evaluated_during_training(
             self.client, self.recipe, 0 if before is None else before.version, self.paths.metrics, self.clock
         ):
             await self._show_progress_until_done(
-                trainer, "update", self._describe_wait_for_update, self._count_training_episodes
+                trainer, "update", lambda: self._describe_wait_for_update(start), self._count_training_episodes
             )
         if left := self._unfinished_training():
             raise RunFailed(f"the trainer ended after {left}: see why in {self.paths.logs}")
-        view = await self.client.stop_phase(view.name)
+        view = since_start(await self.client.stop_phase(start.name), start)
         newest = await self.client.latest_version()
         if newest is None or newest.version == (0 if before is None else before.version):
             self.progress.note(f"training made 0 updates since this start: {describe_learning_signal(view)}")
@@ -505,9 +519,13 @@ class Run:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a reward")
         return view
 
-    async def _describe_wait_for_update(self) -> tuple[str, str]:
-        view = await self.client.phase(self.state.phase_name(phases.TRAIN))
-        return describe_learning_signal(view) if view.done or view.masked else ("no episode has ended yet", "")
+    async def _describe_wait_for_update(self, start: PhaseStatus) -> tuple[str, str]:
+        """Why there is no update, by the episodes since the start of this process."""
+        view = since_start(await self.client.phase(start.name), start)
+        if view.done or view.masked:
+            return describe_learning_signal(view)
+        served, found = await look_at_workers(lambda: components.served_versions(self.recipe, self.paths))
+        return ("no episode has ended yet" if served else f"waiting for the inference workers ({found})"), ""
 
     async def _show_progress_until_done(
         self,

@@ -1,6 +1,7 @@
 """What the user sees while a run is going on.
 
-Role: one line per stage, live on a terminal, every few seconds in a log. Rule: a line shows the stage, its progress and its result so far.
+Role: one line per stage, live on a terminal, every few seconds in a log. Rule: a line shows the stage, its progress and its result so far;
+in a log, lines that say why one waits hold back none that says what happened.
 Non-goals: metrics files, decisions.
 """
 
@@ -32,7 +33,7 @@ class Progress:
         self._started_s = clock.monotonic()
         self._status: Status | None = None
         self._stage = ""
-        self._last_line_s = float("-inf")
+        self._last_line_s: dict[bool, float] = {}
 
     def note(self, text: str) -> None:
         """Print a line that stays.
@@ -53,7 +54,7 @@ class Progress:
             Nothing; what is printed within the context belongs to the stage.
         """
         began_s = self._clock.monotonic()
-        self._stage, self._last_line_s = name, float("-inf")
+        self._stage, self._last_line_s = name, {}
         if self.console.is_terminal:
             self._status = self.console.status(name)
             self._status.start()
@@ -67,16 +68,18 @@ class Progress:
                 self._status = None
         self.note(f"{name}: done in {self._clock.monotonic() - began_s:.0f} s")
 
-    def update(self, text: str) -> None:
+    def update(self, text: str, *, news: bool = False) -> None:
         """Show the progress of the present stage.
 
         Args:
             text: The progress.
+            news: Whether the text says what happened. In a log, only a line of the same sort holds it back.
         """
+        now_s = self._clock.monotonic()
         if self._status is not None:
             self._status.update(f"{self._elapsed()} {self._stage}: {text}")
-        elif self._clock.monotonic() - self._last_line_s >= LOG_INTERVAL_S:
-            self._last_line_s = self._clock.monotonic()
+        elif now_s - self._last_line_s.get(news, float("-inf")) >= LOG_INTERVAL_S:
+            self._last_line_s[news] = now_s
             self.note(f"{self._stage}: {text}")
 
     def _elapsed(self) -> str:

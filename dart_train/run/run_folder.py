@@ -93,7 +93,9 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
         state.save(paths.state)
     elif TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes):
         for stage, names in PHASES_OF_POLICY.items():
-            if state.stages_s.pop(stage, None) is not None:
+            if (worked_s := state.stages_s.pop(stage, None)) is not None:
+                if stage == TRAIN:
+                    state.unfinished_s[stage] = worked_s
                 for name in names:
                     state.begin_anew(name)
         state.save(paths.state)

@@ -32,12 +32,13 @@ class RunState:
     """Progress of a run.
 
     Attributes:
-        stages_s: Seconds per finished stage, in the order in which they finished.
+        stages_s: Seconds per finished stage, in the order in which they finished, over all processes that worked on it.
         incidents: One sentence per restart of a component and the like.
         launcher_pid: Process that works on the run; None after it has ended in order.
         restarts: How often a phase was begun anew, by its first name.
         paused: Why it begins no work now; None: it goes on.
         pool_imported: Whether the successes of `curation.pool_import` are in the experience pool.
+        unfinished_s: Seconds that processes which ended in order worked on a stage that is not finished, by stage.
     """
 
     stages_s: dict[str, float] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class RunState:
     restarts: dict[str, int] = field(default_factory=dict)
     paused: str | None = None
     pool_imported: bool = False
+    unfinished_s: dict[str, float] = field(default_factory=dict)
 
     def phase_name(self, first_name: str) -> str:
         """Return the name of a phase in the database, with a number behind it where it was begun anew.

@@ -32,6 +32,24 @@ class RunFailed(Exception):
     """A component ended, or a stage cannot be finished; what is stored is kept."""
 
 
+async def look_at_workers(ask: Callable[[], Awaitable[Collection[int]]]) -> tuple[frozenset[int], str]:
+    """Ask the inference workers which versions they serve.
+
+    Args:
+        ask: Asks them, as `dart_train.run.components.served_versions`.
+
+    Returns:
+        The versions, none where a worker does not answer, and the same in words, or why it is not known.
+    """
+    try:
+        served = frozenset(await ask())
+    except FileNotFoundError:
+        return frozenset(), "their processes are starting"
+    except WorkerError as error:
+        return frozenset(), str(error)
+    return served, f"they serve {format_versions(min(served, default=None), max(served, default=None))}"
+
+
 class Waits:
     """Waits of one run.
 
@@ -107,21 +125,14 @@ class Waits:
 
         Args:
             version: The version.
-            ask: Asks the workers which versions they serve, as `dart_train.run.components.served_versions`.
+            ask: As of `look_at_workers`.
 
         Raises:
             RunFailed: They do not come to it.
         """
 
         async def look() -> WaitEvent:
-            try:
-                served = frozenset(await ask())
-                found = f"they serve {format_versions(min(served, default=None), max(served, default=None))}"
-            except FileNotFoundError:
-                served, found = frozenset(), "their processes are starting"
-            except WorkerError as error:
-                served, found = frozenset(), str(error)
-            return waits.VersionsSeen(self._clock.monotonic(), served, found)
+            return waits.VersionsSeen(self._clock.monotonic(), *await look_at_workers(ask))
 
         await self._wait(waits.VersionWait(version, self._stall()), look, lambda: self._clock.sleep(self._poll_s))
 
@@ -212,7 +223,7 @@ class Waits:
         while commands:
             command = commands.popleft()
             if isinstance(command, waits.ShowProgress):
-                self._progress.update(command.text)
+                self._progress.update(command.text, news=command.news)
             elif isinstance(command, waits.GiveAdvice):
                 self._progress.note(command.text)
             elif isinstance(command, waits.CheckFaults):

@@ -15,6 +15,8 @@ from dart_train.simulation.scenario import Scenario
 
 WAITING_SHARE = 0.5
 """Desktops that wait for responses for more than this share of their time say that busy inference workers are the limit."""
+EQUAL_COST = 0.05
+"""Costs that differ less are equal: one simulation says no more."""
 SATURATED = 0.9
 """A resource that is used more than this is saturated."""
 
@@ -75,9 +77,17 @@ def bottleneck(outcome: SimulationOutcome) -> Bottleneck:
             f"the workers serve {outcome.workers.serving:.0%} of the time, and desktops wait {waiting:.0%} of theirs for responses",
         )
     if slots.utilisation + slots.resetting > SATURATED or slots.idle < 1 - SATURATED:
-        larger = "executing" if slots.executing >= slots.running else "waiting for running requests"
+        parts = {
+            "preparing and evaluating tasks": slots.resetting,
+            "executing": slots.executing,
+            "waiting for running requests": slots.running,
+            "waiting for queued requests": slots.queued,
+        }
+        larger = max(parts, key=lambda part: parts[part])
         return Bottleneck(
-            "desktops", f"desktops are used {slots.utilisation:.0%} of the time, mostly {larger}, and hardly ever idle"
+            "desktops",
+            f"desktops are hardly ever idle, and most of their time ({parts[larger]:.0%}) is {larger}; "
+            f"they are used {slots.utilisation:.0%}",
         )
     return Bottleneck(
         "coupling", f"desktops idle {slots.idle:.0%} of the time although neither trainer nor inference is saturated"
@@ -146,13 +156,16 @@ def recommend_split(
         run: Simulates a system.
 
     Returns:
-        The cheapest split per trained trajectory, and all that were looked at.
+        The split that trains most trajectories per hour among those whose cost per trajectory is within `EQUAL_COST` of the cheapest, and
+        all that were looked at.
     """
     options = []
     for desktops, workers, trainer_gpus in _splits(scenario):
         other = _split(scenario, desktops, workers, trainer_gpus)
         options.append(option(scenario, outcome) if other is scenario else option(other, run(other)))
-    return min(options, key=lambda each: (each.usd_per_1000_rollouts, each.desktops, each.workers)), options
+    limit_usd = (1 + EQUAL_COST) * min(each.usd_per_1000_rollouts for each in options)
+    cheap = [each for each in options if each.usd_per_1000_rollouts <= limit_usd]
+    return min(cheap, key=lambda each: (-each.trained_rollouts_per_hour, each.usd_per_1000_rollouts)), options
 
 
 def _splits(scenario: Scenario) -> list[tuple[int, int, int]]:

@@ -315,6 +315,7 @@ class _WarmStartTrainer:
         grounding, demonstration = self._measure()
         line = {
             "kind": "warmup",
+            "time_s": self.clock.time(),
             "images": seen,
             "loss": round(loss, 4),
             "grounding_accuracy": round(grounding, 4),

@@ -22,6 +22,7 @@ from dart_server.wire import Clock
 from dart_train.run.lock import is_locked
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import RunState, load_resolved_recipe
+from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.watch.page import render
 from dart_train.watch.snapshot import RunSnapshot, take_snapshot
 
@@ -70,6 +71,7 @@ async def watch(
             running=running,
             now_s=clock.time(),
             window_s=window_s,
+            trained_s=CheckpointStore(paths.checkpoints, keep=1).trained_s(),
         )
 
     snapshot = await look()

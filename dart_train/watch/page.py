@@ -28,7 +28,10 @@ UPDATE_FIGURES = {
     "publish_s": "publish, s",
 }
 """Figures of a train step that are shown, and how they are called."""
-QUIET_S = 60.0
+OF_SEVERAL_STEPS = ("clip_fraction", "update_k3")
+"""Figures that are 0 by definition where a batch has one optimiser step; they are left out there."""
+QUIET_S = 300.0
+"""Seconds without a line of the metrics after which a person should look: engines start, and the warm start has minutes between lines."""
 
 
 def render(snapshot: RunSnapshot) -> RenderableType:
@@ -49,6 +52,8 @@ def render(snapshot: RunSnapshot) -> RenderableType:
     if any(each.episodes for each in snapshot.families.values()):
         tables.append(_families(snapshot, minutes))
     parts: list[RenderableType] = [_headline(snapshot), _progress(snapshot)]
+    if snapshot.warmup:
+        parts.append(_warm_start(snapshot))
     if snapshot.stages_s:
         done = ", ".join(f"{name} {_duration(seconds)}" for name, seconds in snapshot.stages_s.items())
         parts.append(Text(f"done      {done}"))
@@ -110,6 +115,14 @@ def _progress(snapshot: RunSnapshot) -> Table:
     return table
 
 
+def _warm_start(snapshot: RunSnapshot) -> Text:
+    figures = [f"images {snapshot.warmup['images']:.0f} of {snapshot.wanted_images}"]
+    for key in ("loss", "grounding_accuracy", "imitation_accuracy"):
+        if key in snapshot.warmup:
+            figures.append(f"{key.replace('_', ' ')} {snapshot.warmup[key]:.2f}")
+    return Text(f"warm start  {', '.join(figures)}")
+
+
 def _rates(snapshot: RunSnapshot, minutes: str) -> Table:
     table = Table(title=f"Latest {minutes}", title_justify="left")
     table.add_column("what")
@@ -133,6 +146,8 @@ def _update(snapshot: RunSnapshot) -> Table:
     table.add_column("what")
     table.add_column("", justify="right")
     for key, name in UPDATE_FIGURES.items():
+        if key in OF_SEVERAL_STEPS and snapshot.update.get("optimizer_steps") == 1 and not snapshot.update.get(key):
+            continue
         if key in snapshot.update:
             table.add_row(name, f"{snapshot.update[key]:.4g}")
     return table

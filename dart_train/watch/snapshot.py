@@ -25,12 +25,14 @@ from dart_train.report.throughput import (
     update_lines,
     workers_lines,
 )
-from dart_train.run.decisions.stages import plan_stages
-from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name
+from dart_train.run.decisions.stages import WARM_START, plan_stages
+from dart_train.run.phases import BASELINES, DEMO, STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
 
 MIN_EPISODES = 16
 """Training episodes from which equal rewards are worth a warning."""
+WITHOUT_WORKERS = tuple(name for name, (kind, _) in BASELINES.items() if kind == "random")
+"""Baselines whose actions come from no inference worker."""
 PACE_UPDATES = 10
 """Latest train steps from which the remaining time is estimated."""
 
@@ -62,7 +64,9 @@ class RunSnapshot:
         stage: The stage that is next or under way, None where all are finished.
         updates: Train steps made.
         wanted_updates: Train steps asked for.
-        remaining_s: Estimate of the seconds until all are made, None where it is not known.
+        remaining_s: Estimate of the seconds until all are made or `train.max_minutes` are used up, None where it is not known.
+        warmup: The newest figures of the warm start by name; none where another stage is under way.
+        wanted_images: Images that the warm start is asked to see.
         window_s: Length of the window of the figures below, in seconds.
         idle_s: Seconds since the last line of the metrics, None where there is none.
         throughput: Rates of the stages that were active in the window.
@@ -91,6 +95,8 @@ class RunSnapshot:
     updates: int
     wanted_updates: int
     remaining_s: float | None
+    warmup: Mapping[str, float]
+    wanted_images: int
     window_s: float
     idle_s: float | None
     throughput: tuple[StageThroughput, ...]
@@ -120,6 +126,7 @@ def take_snapshot(
     running: bool,
     now_s: float,
     window_s: float,
+    trained_s: float = 0.0,
 ) -> RunSnapshot:
     """Describe how a run stands.
 
@@ -131,6 +138,7 @@ def take_snapshot(
         running: Whether a process works on the run.
         now_s: Present time, in seconds since the epoch.
         window_s: Length of the window in seconds; of a run that has ended, the last of its time.
+        trained_s: Seconds of training up to the newest train step.
 
     Returns:
         The snapshot.
@@ -141,7 +149,8 @@ def take_snapshot(
     episodes, updates = episode_lines(recent), update_lines(recent)
     all_updates = [line for line in lines if line.get("kind") == "update"]
     failed = [line for line in lines if line.get("kind") == "failed_batch"]
-    answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in episodes)
+    asked = [each for each in episodes if first_name(each.phase) not in (DEMO, *WITHOUT_WORKERS)]
+    answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in asked)
     stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
     counts = None if stats is None else stats.episode_counts
     return RunSnapshot(
@@ -152,17 +161,15 @@ def take_snapshot(
         stage=stage,
         updates=max((int(line.get("version", 0)) for line in all_updates), default=0),
         wanted_updates=recipe.train.updates,
-        remaining_s=_remaining_s(all_updates, recipe.train.updates) if running and stage == TRAIN else None,
+        remaining_s=_remaining_s(recipe, all_updates, trained_s, now_s) if running and stage == TRAIN else None,
+        warmup=_figures([line for line in lines if line.get("kind") == "warmup"]) if stage == WARM_START else {},
+        wanted_images=recipe.warmup.images,
         window_s=window_s,
         idle_s=None if last_s is None else max(0.0, now_s - last_s),
         throughput=tuple(stage_throughput(episodes, updates, STAGES_BY_PHASE)),
         utilisation=tuple(training_utilisation(episodes, updates, workers_lines(recent), recipe.desktops.count, TRAIN)),
-        requests_per_worker=answered_s / (window_s * recipe.inference.workers) if episodes else None,
-        update={
-            name: float(value)
-            for name, value in (all_updates[-1] if all_updates else {}).items()
-            if isinstance(value, int | float) and name != "time_s"
-        },
+        requests_per_worker=answered_s / (window_s * recipe.inference.workers) if asked else None,
+        update=_figures(all_updates),
         families=_families(recipe, lines, end_s, window_s),
         groups={} if stats is None else dict(stats.groups),
         rollouts={} if stats is None else dict(stats.rollouts),
@@ -189,12 +196,23 @@ def _time_s(line: Mapping[str, Any]) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _remaining_s(updates: Sequence[Mapping[str, Any]], wanted: int) -> float | None:
+def _figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The figures of the newest line."""
+    return {
+        name: float(value)
+        for name, value in (lines[-1] if lines else {}).items()
+        if isinstance(value, int | float) and name != "time_s"
+    }
+
+
+def _remaining_s(recipe: Recipe, updates: Sequence[Mapping[str, Any]], trained_s: float, now_s: float) -> float | None:
+    """Seconds until all updates are made or the minutes are used up, whichever comes first."""
     latest = [_time_s(line) for line in updates[-PACE_UPDATES - 1 :]]
     if len(latest) < 2:
         return None
     made = max(int(line.get("version", 0)) for line in updates)
-    return max(0, wanted - made) * (latest[-1] - latest[0]) / (len(latest) - 1)
+    by_updates_s = max(0, recipe.train.updates - made) * (latest[-1] - latest[0]) / (len(latest) - 1)
+    return min(by_updates_s, max(0.0, 60 * recipe.train.max_minutes - trained_s - max(0.0, now_s - latest[-1])))
 
 
 def _equal_rewards(lines: Sequence[Mapping[str, Any]]) -> int:

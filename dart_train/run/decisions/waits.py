@@ -248,9 +248,10 @@ class DataManagerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ShowProgress:
-    """Show a line."""
+    """Show a line. `news`: whether it says what happened, and not that one waits."""
 
     text: str
+    news: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +396,7 @@ def _component_seen(state: ComponentWait, event: ComponentSeen) -> list[WaitComm
     if event.line is not None:
         state.nlines += 1
         state.line_s = event.now_s
-        commands.append(ShowProgress(event.line))
+        commands.append(ShowProgress(event.line, news=True))
     elif state.explained and silent_s >= (state.notice_s if state.nlines else 0.0):
         commands.append(ExplainWait(f"no {state.kind} for {silent_s:.0f} s: "))
     if state.explained and event.now_s - state.looked_s >= state.look_interval_s:

@@ -131,9 +131,9 @@ def test_a_preset_of_the_curation_gives_what_the_recipe_leaves_out(tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ("[train]\nlearningrate = 1\n", "unknown key `train.learningrate`"),
+        ("[train]\nlearningrate = 1\n", "unknown key `train.learningrate`: did you mean `learning_rate`?"),
         ('[train]\nupdates = "many"\n', "`train.updates`"),
-        ("[trian]\n", "unknown key `trian`"),
+        ("[trian]\n", "unknown key `trian`: did you mean `train`?"),
         ('[warmup]\nimitated_families = ["nope"]\n', "not in tasks.families"),
         ("[demos]\nper_family = 0\n", "set demos.per_family above 0"),
         ("[rollout]\ntemperature = 0\n", "`rollout.temperature`"),

@@ -229,7 +229,7 @@ def test_episodes_that_end_are_progress_of_a_trainer_without_lines() -> None:
 def test_a_line_is_shown_and_delays_the_explanation() -> None:
     state = ComponentWait("trainer", "update", Stall(LIMIT_S, 0.0), True, 10.0, 1000.0, line_s=0.0, looked_s=0.0)
     assert waits.decide(state, ComponentSeen(1.0, ended=False, line="version 1"))[1:] == [
-        ShowProgress("version 1"),
+        ShowProgress("version 1", news=True),
         LookAgain(),
     ]
     assert waits.decide(state, ComponentSeen(5.0, ended=False, line=None))[1:] == [LookAgain()]

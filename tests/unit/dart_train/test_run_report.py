@@ -57,9 +57,11 @@ async def report_of(harness: RunHarness) -> RunReport:
 
 async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = RunHarness(tmp_path, monkeypatch)
-    for version in (1, 2):
+    rewards = (0.1, 0.2, 0.3, 0.4, 0.5, 0.1)
+    for version, reward in enumerate(rewards, start=1):
         append_metrics(
-            harness.paths.metrics, {"kind": "update", "version": version, "reward_mean": 0.5, "reward/press_nth": 1.0}
+            harness.paths.metrics,
+            {"kind": "update", "version": version, "reward_mean": reward, "reward/press_nth": 1.0},
         )
     append_metrics(harness.paths.metrics, {"kind": "warmup", "images": 8, "loss": 2.0, "grounding_accuracy": 0.5})
     with harness.paths.metrics.open("a") as torn:
@@ -75,9 +77,16 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     assert report.counts["trajectories stored"] == 4 + 6 + 6 + 2 + 2
     assert report.counts["policy version at the end"] == 2
     assert [(row.family, row.episodes, row.masked) for row in report.masked] == [("all families", 16, 0)]
-    charts = {chart.title: {curve.label: list(curve.y) for curve in chart.curves} for chart in report.charts}
-    assert charts["Reward of training rollouts"] == {"all": [0.5, 0.5], "press_nth": [1.0, 1.0]}
-    assert charts["Warm start"] == {"loss": [2.0]}
+    charts = {chart.title: {curve.label: curve for curve in chart.curves} for chart in report.charts}
+    rewarded = charts["Reward of the members of the training batches"]
+    assert set(rewarded) == {"all, mean of 5 updates", "press_nth, mean of 5 updates"}
+    mean = rewarded["all, mean of 5 updates"]
+    assert mean.x == [5.0, 6.0], "a mean of fewer updates is no mean of 5"
+    assert mean.y == pytest.approx([0.3, 0.3])
+    assert mean.points == list(enumerate(rewards, start=1)), "what was measured is drawn, too"
+    assert list(charts["Warm start"]["loss"].y) == [2.0]
+    page = (harness.paths.report / "index.html").read_text()
+    assert "mean of 5 updates" in page
     assert [example.title for example in report.examples] == ["Success · press_nth", "Success · tick_nth"]
     assert report.examples_note == "No episode of the evaluation after training failed."
     assert {example.reward for example in report.examples} == {1.0}

@@ -18,7 +18,7 @@ from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
-from dart_train.plan.latencies import Assumptions, passes, version_bytes
+from dart_train.plan.latencies import Assumptions, passes, recipe_models, version_bytes
 from dart_train.plan.memory import GIB, EngineMemory, engine_memory, trained_parameters, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
 from dart_train.plan.verdict import HostResources, find_problems, trainer_room
@@ -171,6 +171,17 @@ def test_a_faster_gpu_shortens_the_run_and_the_disk_follows_the_steps() -> None:
     assert disk.steps == 10 * 60 * 2
     assert disk.images == 1200 * 1932 * 1092
     assert disk.checkpoints == 2 * 12 * trained_parameters(recipe, size)
+
+
+def test_episodes_are_as_long_as_the_step_limit_of_the_recipe_allows() -> None:
+    """Episodes of 12 steps would all be cut at three: equal rewards, and hardly an update."""
+    size = read_policy_size(recipe_of("demo"))
+    for limit, median in ((3, 1.2), (30, 12.0), (100, 12.0)):
+        recipe = recipe_of("demo", f"tasks.max_steps={limit}")
+        engine = engine_memory(recipe, size, 8 * GIB, on_cpu=True)
+        assert recipe_models(recipe, size, engine, Assumptions(gpu_gib=None)).episode.median_steps == pytest.approx(
+            median
+        )
 
 
 def test_a_preset_is_planned_with_its_own_sizes(tmp_path: Path) -> None:

@@ -260,6 +260,29 @@ def test_the_cheapest_split_is_recommended() -> None:
     assert (40, 4) not in asked
 
 
+def test_of_splits_that_cost_the_same_the_fastest_is_recommended() -> None:
+    figures = outcome(trained_rollouts=100)
+
+    def run(scenario: Scenario) -> SimulationOutcome:
+        return replace(figures, trained_rollouts=round(25 * scenario.desktops * (0.98 if scenario.desktops > 2 else 1)))
+
+    prices = SystemModels().prices.model_copy(update={"trainer_gpus": 0, "gpus_per_worker": 0})
+    models = SystemModels().model_copy(update={"prices": prices})
+    best, options = recommend_split(
+        Scenario(desktops=4, workers=1, models=models), replace(figures, trained_rollouts=98), run
+    )
+    assert min(options, key=lambda each: each.usd_per_1000_rollouts).desktops == 2
+    assert best.desktops == 8
+
+
+def test_the_reason_names_what_takes_most_of_the_time_of_desktops() -> None:
+    slots = SlotShares(executing=0.08, running=0.1, queued=0.03, resetting=0.77, idle=0.02)
+    found = bottleneck(
+        outcome(slots=slots, workers=WorkerShares(0.3, 0.0, 0.7, 0.0), trainer=TrainerShares(0.1, 0.0, 0.9))
+    )
+    assert (found.name, "(77%) is preparing and evaluating tasks" in found.reason) == ("desktops", True)
+
+
 def test_a_chart_has_a_row_per_resource_and_is_valid_xml() -> None:
     intervals = {
         "desktops": [(f"desktop-{index}", "executing", 100.0, 160.0) for index in range(60)],

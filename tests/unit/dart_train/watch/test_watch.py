@@ -133,6 +133,44 @@ def test_progress_and_the_time_that_is_left_follow_the_pace_of_the_updates() -> 
     assert snapshot_of([update(NOW_S, 1)]).remaining_s is None
 
 
+def test_the_time_that_is_left_ends_with_the_minutes_of_training() -> None:
+    lines = [update(NOW_S - 60 * (6 - version), version) for version in range(1, 6)]
+    state = RunState(stages_s={"demos": 60.0, "warm-start": 120.0, "eval-before": 30.0})
+    base = recipe()
+    limited = base.model_copy(update={"train": base.train.model_copy(update={"max_minutes": 10.0})})
+
+    def left_s(trained_s: float) -> float | None:
+        return take_snapshot(
+            limited, state, lines, None, running=True, now_s=NOW_S, window_s=WINDOW_S, trained_s=trained_s
+        ).remaining_s
+
+    assert left_s(300.0) == 600 - 300 - 60, "the newest train step was a minute ago"
+    assert left_s(590.0) == 0.0
+
+
+def test_the_warm_start_shows_its_progress() -> None:
+    line = {"kind": "warmup", "time_s": NOW_S - 100, "images": 4800, "loss": 0.9466, "grounding_accuracy": 0.194}
+    lines = [episode(NOW_S - 600, 1.0, phase="demo"), line | {"imitation_accuracy": None}]
+    state = RunState(stages_s={"demos": 60.0})
+    snapshot = take_snapshot(recipe(), state, lines, stats(), running=True, now_s=NOW_S, window_s=WINDOW_S)
+    shown = io.StringIO()
+    Console(width=100, file=shown).print(render(snapshot))
+    assert f"images 4800 of {recipe().warmup.images}, loss 0.95, grounding accuracy 0.19" in shown.getvalue()
+    assert "nothing was measured" not in shown.getvalue()
+
+
+def test_figures_of_several_optimiser_steps_are_left_out_where_there_is_one() -> None:
+    def shown(steps: int) -> str:
+        file = io.StringIO()
+        lines = [update(NOW_S, 1) | {"optimizer_steps": steps, "clip_fraction": 0.0, "update_k3": 0.0}]
+        Console(width=100, file=file).print(render(snapshot_of(lines)))
+        return file.getvalue()
+
+    assert "clipped tokens" in shown(4)
+    assert "clipped tokens" not in shown(1)
+    assert "KL of the update" not in shown(1)
+
+
 def test_shares_and_rates_are_those_of_the_window() -> None:
     lines = [update(NOW_S - 60 * (5 - version), version) for version in range(1, 6)]
     lines += [episode(NOW_S - 10 * number, 1.0) for number in range(30)]
@@ -144,6 +182,14 @@ def test_shares_and_rates_are_those_of_the_window() -> None:
     assert snapshot.requests_per_worker == pytest.approx(30 * 2.0 / (WINDOW_S * 2))
     (train,) = snapshot.throughput
     assert train.episodes_per_min == pytest.approx(6.0, rel=0.05)
+
+
+def test_what_no_inference_worker_answered_is_no_request_of_one() -> None:
+    lines = [episode(NOW_S - 10, 1.0, phase=phase) for phase in ("demo", "eval-random")]
+    assert snapshot_of(lines).requests_per_worker is None
+    assert snapshot_of([*lines, episode(NOW_S - 10, 1.0, phase="eval-before")]).requests_per_worker == 2 / (
+        WINDOW_S * 2
+    )
 
 
 def test_the_page_shows_inference_workers_and_the_lag() -> None:
@@ -173,7 +219,8 @@ def test_what_a_person_should_look_at_is_told() -> None:
     assert any("3.0 % of the episodes are masked, latest cause: the desktop died" in each for each in told)
     away = snapshot_of(failing)
     assert any("the data manager does not answer" in each for each in warnings(away))
-    assert any("nothing was measured for 2 min" in each for each in warnings(replace(away, idle_s=120.0)))
+    assert any("nothing was measured for 6 min" in each for each in warnings(replace(away, idle_s=360.0)))
+    assert not any("nothing was measured" in each for each in warnings(replace(away, idle_s=140.0))), "an engine starts"
     learning = snapshot_of([*failing, episode(NOW_S, 1.0)], known=stats())
     assert not any("are equal" in each for each in warnings(learning))
     assert warnings(snapshot_of([], running=False)) == []
