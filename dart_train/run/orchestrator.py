@@ -62,7 +62,7 @@ from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import begin_run_folder
 from dart_train.run.state import RunState
-from dart_train.run.waiting import RunFailed, Waits, look_at_workers
+from dart_train.run.waiting import RunFailed, Waits
 from dart_train.trainer.checkpoint import CheckpointStore
 
 T = TypeVar("T")
@@ -357,20 +357,8 @@ class Run:
                     commands.extend(stages.decide(state, stages.StageDone(command.name)))
 
     async def _stage(self, name: str, body: Callable[[], Awaitable[None]]) -> None:
-        began_s = self.clock.monotonic()
-        before_s = self.state.unfinished_s.get(name, 0.0)
-
-        def worked_s() -> float:
-            return round(before_s + self.clock.monotonic() - began_s, 1)
-
-        try:
-            with self.progress.stage(name):
-                await self._run_watched(body())
-        except BaseException:
-            self.state.unfinished_s[name] = worked_s()  # saved with the end of this process
-            raise
-        self.state.stages_s[name] = worked_s()
-        self.state.unfinished_s.pop(name, None)
+        with self.state.timed_stage(name, self.clock), self.progress.stage(name):
+            await self._run_watched(body())
         await self._save_state()
 
     async def _run_watched(self, body: Awaitable[object]) -> None:
@@ -428,7 +416,10 @@ class Run:
         """Wait until whatever acts has the newest version, so that an evaluation judges one policy."""
         newest = await self.client.latest_version()
         if newest is not None:
-            await self._waits().for_version(newest.version, lambda: components.served_versions(self.recipe, self.paths))
+            await self._waits().for_version(newest.version, self._served)
+
+    async def _served(self) -> list[int]:
+        return await components.served_versions(self.recipe, self.paths)
 
     async def _train(self) -> None:
         if self.recipe.train.updates == 0:
@@ -436,15 +427,13 @@ class Run:
         before = await self.client.latest_version()
         start = await self._start_training()
         if before is not None and (updates := CheckpointStore(self.paths.checkpoints, keep=1).updates()):
-            self.progress.note(
-                f"train: goes on after update {updates} of {self.recipe.train.updates}, version {before.version}"
-            )
+            self.progress.note(f"train: goes on after update {updates}, version {before.version}")
         trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
         async with evaluated_during_training(
             self.client, self.recipe, 0 if before is None else before.version, self.paths.metrics, self.clock
         ):
             await self._show_progress_until_done(
-                trainer, "update", lambda: self._describe_wait_for_update(start), self._count_training_episodes
+                trainer, "update", lambda: self._waits().explain_no_update(start, self._served), self._count_episodes
             )
         if left := self._unfinished_training():
             raise RunFailed(f"the trainer ended after {left}: see why in {self.paths.logs}")
@@ -470,7 +459,7 @@ class Run:
             return None
         return f"{updates} of {train.updates} updates and {trained_s / 60:.1f} of {train.max_minutes:g} minutes"
 
-    async def _count_training_episodes(self) -> int:
+    async def _count_episodes(self) -> int:
         view = await self.client.phase(self.state.phase_name(phases.TRAIN))
         return view.done + view.masked + view.failed
 
@@ -518,14 +507,6 @@ class Run:
         if view.failed and spec.purpose is not Purpose.DEMO:
             self.progress.note(f"{spec.name}: {view.failed} of {view.total} items never got a reward")
         return view
-
-    async def _describe_wait_for_update(self, start: PhaseStatus) -> tuple[str, str]:
-        """Why there is no update, by the episodes since the start of this process."""
-        view = since_start(await self.client.phase(start.name), start)
-        if view.done or view.masked:
-            return describe_learning_signal(view)
-        served, found = await look_at_workers(lambda: components.served_versions(self.recipe, self.paths))
-        return ("no episode has ended yet" if served else f"waiting for the inference workers ({found})"), ""
 
     async def _show_progress_until_done(
         self,

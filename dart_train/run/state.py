@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dart_agent.strict_model import format_validation_error
+from dart_server.wire import Clock
 from dart_train.config import Recipe, RecipeError
 from dart_train.run.disk import FULL_DISK
 from dart_train.run.paths import RunPaths
@@ -68,6 +69,25 @@ class RunState:
             first_name: Its name without a number.
         """
         self.restarts[first_name] = self.restarts.get(first_name, 0) + 1
+
+    @contextmanager
+    def timed_stage(self, stage: str, clock: Clock) -> Iterator[None]:
+        """Add the time of the context to that of a stage, which is finished unless the context fails.
+
+        Args:
+            stage: The stage.
+            clock: Clock of durations.
+
+        Yields:
+            Nothing; the caller saves the state.
+        """
+        began_s, before_s = clock.monotonic(), self.unfinished_s.pop(stage, 0.0)
+        times_s = self.unfinished_s
+        try:
+            yield
+            times_s = self.stages_s
+        finally:
+            times_s[stage] = round(before_s + clock.monotonic() - began_s, 1)
 
     def note_killed_launcher(self) -> None:
         """Record as an incident that the process noted last was killed; the lock of the run folder is held."""

@@ -17,6 +17,7 @@ from dart_agent.data_client.wire import PhaseStatus
 from dart_agent.errors import StoreError, WorkerError
 from dart_envs.clock import wait_first
 from dart_server.wire import Clock
+from dart_train.report.learning_signal import describe_learning_signal, since_start
 from dart_train.run import components
 from dart_train.run.decisions import waits
 from dart_train.run.decisions.waits import Stall, WaitCommand, WaitEvent, WaitState
@@ -209,6 +210,24 @@ class Waits:
             await waiter
         finally:
             waiter.cancel()
+
+    async def explain_no_update(
+        self, start: PhaseStatus, ask: Callable[[], Awaitable[Collection[int]]]
+    ) -> tuple[str, str]:
+        """Say why training makes no update, by the episodes that ended since a moment.
+
+        Args:
+            start: The phase of training at that moment.
+            ask: As of `look_at_workers`.
+
+        Returns:
+            The reason, and what to change; empty: nothing is known.
+        """
+        view = since_start(await self._client.phase(start.name), start)
+        if view.done or view.masked:
+            return describe_learning_signal(view)
+        served, found = await look_at_workers(ask)
+        return ("no episode has ended yet" if served else f"waiting for the inference workers ({found})"), ""
 
     async def _wait(
         self,

@@ -132,7 +132,7 @@ def test_every_update_of_a_resumed_run_is_in_its_log(tmp_path: Path, monkeypatch
 
     run_in_virtual_time(body)
     assert "goes on" not in printed[0]
-    assert "train: goes on after update 2 of 6, version 2" in printed[1]
+    assert "train: goes on after update 2, version 2" in printed[1]
     shown = [int(number) for number in re.findall(r"train: version \d+, update (\d+)", printed[1])]
     assert shown == [3, 4, 5, 6]
 
