@@ -225,7 +225,10 @@ async def test_rollouts_become_versions_through_a_killed_trainer_and_stale_ones_
             assert await asyncio.wait_for(second.wait(), START_S) == 0, run.log()
         assert run.batches()[:4] == [("done", version) for version in range(1, 5)]
         lines = [json.loads(line) for line in run.paths.metrics.read_text().splitlines()]
-        assert sorted({line["version"] for line in lines}) == [1, 2, 3, 4]
+        told = [line["version"] for line in lines]
+        assert told in ([1, 2, 3, 4], [1, 3, 4]), (
+            "the trainer may be killed after it published version 2 and before it wrote of it"
+        )
         assert all(line["staleness_max"] <= 1 for line in lines)
         old, new = (load_model(run.paths.weights / f"v{version}").model.state_dict() for version in (1, 4))
         assert any(not old[name].equal(new[name]) for name in old)

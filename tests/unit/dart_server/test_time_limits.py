@@ -68,7 +68,7 @@ async def test_an_answer_that_goes_on_being_taken_is_not_cut_short(api: Api, mon
     content = bytes(3 * PART_NBYTES)
     path = f"/v1/leases/{lease['lease_id']}/files?path=/home/user/x"
     assert (await api.call("PUT", path, lease=lease, content=content)).status_code == 204
-    monkeypatch.setattr(middleware, "DESKTOP_REQUEST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(middleware, "DESKTOP_REQUEST_TIMEOUT_S", 1.0)
     headers = [
         (b"host", b"localhost"),
         (b"authorization", f"Bearer {api.key}".encode()),
@@ -80,7 +80,7 @@ async def test_an_answer_that_goes_on_being_taken_is_not_cut_short(api: Api, mon
     async def send(message: Any) -> None:
         nonlocal taken
         taken += len(message.get("body", b""))
-        await asyncio.sleep(0.15)  # a slow client, whose whole answer takes longer than the request may
+        await asyncio.sleep(0.6)  # a slow client, whose whole answer takes longer than the request may
 
     asked = [{"type": "http.request", "body": b"", "more_body": False}]
 
