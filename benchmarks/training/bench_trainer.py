@@ -47,7 +47,9 @@ TRL_SETTINGS = [
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this benchmark."""
-    parser.add_argument("--trl-python", default=str(ROOT / ".ecosystem" / "bin" / "python"), help="a Python with TRL")
+    parser.add_argument(
+        "--trl-python", type=Path, default=ROOT / ".ecosystem" / "bin" / "python", help="a Python with TRL"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="measured steps of each setting")
     parser.add_argument(
         "--trl-settings",
@@ -78,7 +80,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     if args.trl_settings == 1:
         raise UnsupportedCapabilityError("--trl-settings 1 measures one form of TRL's rows only: give 0, or 2 and more")
-    version = _trl_version(args.trl_python) if args.trl_settings else None
+    version = _trl_version(str(args.trl_python)) if args.trl_settings else None
     model, size = ModelSize(), BatchSize(rollouts=args.rollouts, steps=args.steps)
     tokens = size.rollouts * size.steps * size.response_tokens
     of_run = {} if args.run is None else {"run": run_figures(args.run)}
@@ -96,7 +98,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         own = measured("own", sys.executable, "own_step", OWN_SETTINGS)
         unshared = measured("own-unshared", sys.executable, "own_step", OWN_SETTINGS | {"share_prefixes": False})
         trl = [
-            measured(f"trl-{number}", args.trl_python, "trl_step", each)
+            measured(f"trl-{number}", str(args.trl_python), "trl_step", each)
             for number, each in enumerate(TRL_SETTINGS[: args.trl_settings])
         ]
         own_again = measured("own-again", sys.executable, "own_step", OWN_SETTINGS)
