@@ -4,7 +4,7 @@ Role: trains a tiny Qwen3-VL (that of the demo, random weights) with the head an
 both answer about held-out screens. Rule: all methods of a seed have the same screens, updates, order, optimiser and start weights; ratios
 and differences are over the same questions, with an interval that draws seeds and screens. The screens are drawn
 (`benchmarks.grounding.drawn_screens`), and the held-out application, too; its samples come from `dart_agent.explore`. `--work` keeps
-everything by seed and arm: the same command goes on where it was stopped. Declared budget: 60 minutes for three seeds on two quiet
+everything by seed and arm: the same command goes on where it was stopped. Declared budget: 90 minutes for three seeds on two quiet
 cores. Non-goals: how published models do on real screens.
 
     head_over_text                   hit rate of the head / that of text, on all held-out screens

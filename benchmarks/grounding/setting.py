@@ -53,11 +53,11 @@ class Setting:
         budget_minutes: Declared duration on two quiet cores with three seeds.
     """
 
-    screens: int = 8000
+    screens: int = 10_400
     held_out_screens: int = 40
-    updates: int = 1000
-    frozen_updates: int = 300
-    verifier_updates: int = 300
+    updates: int = 1300
+    frozen_updates: int = 400
+    verifier_updates: int = 400
     adaptation_updates: int = 60
     images_per_update: int = 8
     questions_per_image: int = 6
@@ -68,7 +68,7 @@ class Setting:
     reachable_pages: int = 45
     explore_steps: int = 240
     verifier_reach_px: float = 32.0
-    budget_minutes: int = 60
+    budget_minutes: int = 90
 
     def preset(self) -> ModelPreset:
         """The tiny Qwen3-VL with the words of the screens."""

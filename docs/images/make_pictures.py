@@ -51,7 +51,7 @@ ANSWERS = ("We will send a new one.", "Please call us.", "The price is 42 EUR.",
 """What is typed into the document: by one desktop after another reset, or by each copy of a fork."""
 TYPED_AT_ONCE = 4
 """Characters between two scenes of a film."""
-LOOK_INTERVAL_S = 15.0
+LOOK_INTERVAL_S = 30.0
 """How often `training` looks at its run."""
 ATTENTION_WIDTH_PX = 900
 """A smaller screen is enlarged by a whole number up to this width."""
