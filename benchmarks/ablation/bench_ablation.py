@@ -4,8 +4,8 @@ Role: `python -m benchmarks ablation --work FOLDER --json FILE` trains the tiny 
 curation, plain GRPO, full curation without each of its parts, plain GRPO on a perturbed engine with late weights with and without the
 correction; `--only hard_tasks`: with and without experience pool and imitation on families without a success in 256 samples. Rule: data
 manager, farm, rollout worker, vLLM and trainer are the real ones; only the desktops are simulated. All arms of a seed begin with one warm
-start and train for the same minutes. Arms and seeds may be run over several calls: what the work folder holds is not run again, and the
-record always covers all of it. Non-goals: other models and live desktops.
+start and train for the same minutes. Arms and seeds may be run over several calls: what the work folder or an earlier record (`--records`)
+holds is not run again, and the record always covers all of it. Non-goals: other models and live desktops.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ablation.arms import ARMS, CURATION_ARMS, HARD_ARMS, STALE_ARMS
+from benchmarks.ablation.earlier import Earlier, read_earlier
 from benchmarks.ablation.figures import format_table, summarize
 from benchmarks.ablation.runs import WARM, run_arm
 from benchmarks.ablation.session import Session
@@ -47,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop-after", type=float, default=None, metavar="MINUTES", help="begin no further arm after so long"
     )
     parser.add_argument(
+        "--records",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="records of earlier calls, also on other hosts: a group of arms that they hold in whole for a seed is not run again",
+    )
+    parser.add_argument(
         "--noise", type=float, default=0.02, help="of the perturbed engine's weights, share of their own"
     )
     parser.add_argument("--late", type=float, default=60.0, help="seconds between versions that this engine takes")
@@ -73,8 +81,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         session.recipe({})
     except RecipeError as error:
         raise UnsupportedCapabilityError(f"--set: {error}") from None
+    earlier = read_earlier(args.records, session.noted(), GROUPS)
     with work_folder(session.work, session.noted()):
-        return _run(session, args)
+        return _run(session, args, earlier)
 
 
 def read_overrides(texts: Sequence[str]) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def read_overrides(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _run(session: Session, args: argparse.Namespace) -> dict[str, Any]:
+def _run(session: Session, args: argparse.Namespace, earlier: Earlier) -> dict[str, Any]:
     names = args.arms or [name for group in args.only for name in GROUPS[group]]
     began_s = time.monotonic()
     session.open()
@@ -110,15 +119,16 @@ def _run(session: Session, args: argparse.Namespace) -> dict[str, Any]:
             if args.stop_after is not None and time.monotonic() - began_s > 60 * args.stop_after:
                 say(f"{args.stop_after:g} minutes are over: call again to go on with seed {seed}, {name}")
                 break
-            run_arm(session, seed, ARMS[name])
+            if not earlier.holds(name, seed):
+                run_arm(session, seed, ARMS[name])
     finally:
         session.close()
-    records = {name: found for name in ARMS if (found := session.records(name))}
+    records = {name: found for name in ARMS if (found := {**session.records(name), **earlier.arms.get(name, {})})}
     figures = {
         "minutes_per_arm": args.minutes_per_arm,
         "settings": session.noted(),
-        "warm_starts": session.records(WARM),
-        "hard_families": session.records("hard-probe"),
+        "warm_starts": {**earlier.warm_starts, **session.records(WARM)},
+        "hard_families": {**earlier.hard_families, **session.records("hard-probe")},
         **summarize(records),
     }
     print(format_table(figures), file=sys.stderr, flush=True)

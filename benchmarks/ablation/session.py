@@ -31,7 +31,7 @@ from benchmarks.ablation.late_inference import EVERY_S
 from benchmarks.ablation.perturbed_engine import NOISE
 from benchmarks.ablation.process import Job
 from benchmarks.farm.load import say
-from benchmarks.machine import commit
+from benchmarks.machine import commit, machine
 from benchmarks.work_folder import write_json
 from dart_agent.inference.process_group import set_parent_death_signal
 from dart_train.config import Recipe, load_recipe
@@ -112,7 +112,12 @@ class Session:
             return found
         began_s = time.monotonic()
         say(f"seed {seed}, {name}: begins or goes on")
-        figures = {"commit": commit(), **body(), "seconds_of_last_call": round(time.monotonic() - began_s, 1)}
+        figures = {
+            "commit": commit(),
+            "cpu": machine()["cpu"],
+            **body(),
+            "seconds_of_last_call": round(time.monotonic() - began_s, 1),
+        }
         write_json(file, figures)
         say(f"seed {seed}, {name}: done in {figures['seconds_of_last_call']:.0f} s")
         return figures

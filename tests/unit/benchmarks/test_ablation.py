@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from benchmarks.ablation import bench_ablation
 from benchmarks.ablation.arms import ARMS, FULL, HARD_ARMS, PARTS, arm_overrides
 from benchmarks.ablation.curves import CurvePoint, RunCurve, read_curve, steps_to_reach
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
+from benchmarks.ablation.earlier import read_earlier
 from benchmarks.ablation.figures import summarize
 from benchmarks.ablation.session import Session
 from benchmarks.work_folder import work_folder
@@ -145,6 +147,33 @@ def test_what_is_recorded_is_not_done_again_and_what_failed_is(tmp_path: Path) -
     session.recorded(1, "full", lambda: {"value": 1})
     assert session.recorded(1, "full", fail)["value"] == 1
     assert list(session.records("full")) == [1]
+
+
+def _write_earlier(path: Path, arms: dict[str, Any], settings: dict[str, Any], warm_starts: dict[str, Any]) -> Path:
+    figures = {"settings": settings, "warm_starts": warm_starts, "hard_families": {}, **summarize(arms)}
+    path.write_text(json.dumps({"figures": figures}), encoding="utf-8")
+    return path
+
+
+def test_an_earlier_record_counts_where_it_has_all_arms_that_are_compared(tmp_path: Path) -> None:
+    groups, settings = {"curation": ("full", "plain"), "stale": ("stale", "stale_uncorrected")}, {"minutes": 1.0}
+    record = _record(0.8, 0.6, 0.5)
+    one = {"full": {1: record, 2: record}, "plain": {1: record}, "stale": {1: record}}
+    warm = {"1": {"value": 1}, "2": {"value": 2}}
+    earlier = read_earlier([_write_earlier(tmp_path / "one.json", one, settings, warm)], settings, groups)
+    assert [earlier.holds("full", seed) for seed in (1, 2, 3)] == [True, False, False]
+    assert not earlier.holds("stale", 1)
+    assert earlier.warm_starts == {1: {"value": 1}}
+    assert summarize(earlier.arms)["full_minus_plain"]["validation"]["seeds"] == 1
+
+
+def test_an_earlier_record_of_other_settings_is_refused(tmp_path: Path) -> None:
+    written = _write_earlier(tmp_path / "one.json", {}, {"minutes": 1.0}, {})
+    with pytest.raises(UnsupportedCapabilityError, match="other settings"):
+        read_earlier([written], {"minutes": 2.0}, {})
+    (tmp_path / "none.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UnsupportedCapabilityError, match="no record of the ablation"):
+        read_earlier([tmp_path / "none.json"], {}, {})
 
 
 def test_a_work_folder_refuses_other_settings_and_a_second_process(tmp_path: Path) -> None:
