@@ -27,6 +27,7 @@ from benchmarks.adversarial.clients import ATTACKED
 from benchmarks.farm.http import ask_json
 from benchmarks.farm.load import at_rest, ledger_leaks, say
 from benchmarks.farm.process import FarmProcess, own_farm, weigh
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_envs.farm.channel import decode_frame
 from dart_server.guest import answers as guest_answers
 from dart_server.wire import FrameSpec
@@ -46,15 +47,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--answers", type=int, default=1_000_000, help="hostile answers, at least")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long the farm is attacked")
     parser.add_argument("--seed", type=int, default=7, help="of all answers")
+    parser.add_argument(
+        "--screen",
+        type=int,
+        nargs=2,
+        default=HOSTILE,
+        metavar=("WIDTH", "HEIGHT"),
+        help="of the hostile desktops, pixels",
+    )
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """What the attack did."""
+    screen: tuple[int, int] = tuple(args.screen)
+    if screen == HONEST:
+        raise UnsupportedCapabilityError("--screen is that of the honest neighbour: choose another size")
     with tempfile.TemporaryDirectory(prefix="dart-hostile-", dir="/tmp") as made:
         place = Path(made)
         path, report = place / "guest.sock", place / "report.json"
         command = [sys.executable, "-m", "benchmarks.adversarial.hostile_guest", str(path), str(args.seed)]
-        guest = subprocess.Popen([*command, *map(str, HOSTILE)])
+        guest = subprocess.Popen([*command, *map(str, screen)])
         try:
             while not path.exists():
                 time.sleep(0.05)
@@ -65,8 +77,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 "DART_WARM_DESKTOPS": "0",
                 "DART_LOG_LEVEL": "error",
             }
-            with own_farm(settings, program=[*program, *map(str, HOSTILE)]) as farm:
-                figures = _attack(farm, args.seconds)
+            with own_farm(settings, program=[*program, *map(str, screen)]) as farm:
+                figures = _attack(farm, args.seconds, screen)
                 figures["answers_through_farm"] = _sent(path)
             figures["lost_bytes"] = json.loads(report.read_text())["reserved_bytes"]
         finally:
@@ -76,10 +88,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     figures["answers_to_decoder"] = decoded
     figures["foreign_exceptions"] += len(foreign)
     figures["first_foreign"] += foreign[:5]
-    return {"answers": figures["answers_through_farm"] + decoded, **figures, "seed": args.seed}
+    return {"answers": figures["answers_through_farm"] + decoded, **figures, "screen_wh": screen, "seed": args.seed}
 
 
-def _attack(farm: FarmProcess, seconds: float) -> dict[str, Any]:
+def _attack(farm: FarmProcess, seconds: float, hostile_wh: tuple[int, int]) -> dict[str, Any]:
     environment = {**farm.environment, "DART_FARM_URL": f"unix://{farm.uds}", "DART_API_KEY": farm.key}
 
     def client(role: str, screen: tuple[int, int], lasting_s: float) -> subprocess.Popen[str]:
@@ -98,8 +110,8 @@ def _attack(farm: FarmProcess, seconds: float) -> dict[str, Any]:
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()
     running = {
-        "attacked": client("attacked", HOSTILE, seconds),
-        "worker": client("worker", HOSTILE, seconds),
+        "attacked": client("attacked", hostile_wh, seconds),
+        "worker": client("worker", hostile_wh, seconds),
         "neighbour": client("neighbour", HONEST, seconds),
     }
     try:
