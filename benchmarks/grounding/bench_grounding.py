@@ -4,8 +4,8 @@ Role: trains a tiny Qwen3-VL (that of the demo, random weights) with the head an
 both answer about held-out screens. Rule: all methods of a seed have the same screens, updates, order, optimiser and start weights; ratios
 and differences are over the same questions, with an interval that draws seeds and screens. The screens are drawn
 (`benchmarks.grounding.drawn_screens`), and the held-out application, too; its samples come from `dart_agent.explore`. `--work` keeps
-everything by seed and arm: the same command goes on where it was stopped. Declared budget: 90 minutes for three seeds on two quiet
-cores. Non-goals: how published models do on real screens.
+everything by seed and arm: the same command goes on where it was stopped; `--records` takes over seeds of earlier records. Declared
+budget: 90 minutes for three seeds on two quiet cores. Non-goals: how published models do on real screens.
 
     head_over_text                   hit rate of the head / that of text, on all held-out screens
     data_share_for_text_accuracy     smallest share of screens and updates with which the head is as good as text with all of them
@@ -21,6 +21,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.grounding.earlier import PACKED, pack_answers, take_over
 from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
 from benchmarks.intervals import Hits, hit_rate, paired
 from benchmarks.work_folder import kept_or_temporary
@@ -41,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="weights, screens and order for each")
     parser.add_argument(
         "--work", type=Path, help="folder that keeps each seed and arm, to go on from; default: temporary"
+    )
+    parser.add_argument(
+        "--records",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="records of earlier calls, also on other hosts: seeds that they hold are not run again",
     )
     parser.add_argument("--only", choices=PARTS, help="one part; the adaptation trains the head first")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
@@ -67,6 +75,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             raise UnsupportedCapabilityError(f"--seeds names {seed} twice, which proves nothing more: name each once")
     noted = dataclasses.asdict(setting) | {"threads": args.threads}
     with kept_or_temporary(args.work, noted, "dart-grounding-") as folder:
+        take_over(args.records, setting, args.seeds, folder)
         runs = [SeedRun(folder / f"seed-{seed}", setting, seed, args.threads) for seed in args.seeds]
         figures: dict[str, Any] = {
             "screens": "drawn",
@@ -81,6 +90,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         if args.only != "grounding":
             figures["adaptation"] = _adaptation(runs)
         figures["seconds_by_arm"] = {str(run.seed): run.seconds() for run in runs}
+        figures[PACKED] = {str(run.seed): pack_answers(run.folder) for run in runs}
     return figures
 
 

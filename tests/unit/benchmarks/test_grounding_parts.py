@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import random
 from pathlib import Path
 
@@ -12,8 +14,10 @@ import pytest
 from benchmarks.grounding import bench_grounding
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
-from benchmarks.grounding.setting import HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED
+from benchmarks.grounding.earlier import pack_answers, take_over
+from benchmarks.grounding.setting import FULL, HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED
 from benchmarks.intervals import hit_rate, paired
+from benchmarks.work_folder import write_json
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_envs.errors import UnsupportedCapabilityError
 
@@ -156,3 +160,61 @@ def test_a_seed_that_is_named_twice_is_refused(tmp_path: Path) -> None:
             arguments.parse_args(["--smoke", "--seeds", "2", "1", "2", "--work", str(tmp_path / "work")])
         )
     assert not (tmp_path / "work").exists()
+
+
+def _finished_seed(folder: Path, seed: int) -> Path:
+    """A seed whose arms have answers, and no model."""
+    rng = random.Random(seed)
+    methods = {
+        "text": ("text",),
+        "head": ("head", "verifier", "head_sum", "head_max", "zoom"),
+        "frozen": ("head", "verifier"),
+        "share_0.5": ("head",),
+        "adaptation": tuple(
+            f"{where}{name}" for where in ("", "elsewhere_") for name in ("before", "explored", "generic")
+        ),
+    }
+    (folder / "adaptation").mkdir(parents=True)
+    write_json(folder / "adaptation" / "found.json", {"screens": 8})
+    for arm, names in methods.items():
+        answers = {
+            name: {f"{kind}/{index}/0": rng.random() < 0.5 for kind in HELD_OUT for index in range(20)}
+            for name in names
+        }
+        write_json(folder / f"{arm}.json", {"answers": answers, "seconds": 1.5})
+    return folder
+
+
+def _arguments(**given: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"smoke": True, "threads": 1, "only": None, "work": None, "records": [], **given})
+
+
+def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: Path) -> None:
+    records = []
+    for seed in (1, 2):
+        work, record = tmp_path / f"work-{seed}", tmp_path / f"record-{seed}.json"
+        _finished_seed(work / f"seed-{seed}", seed)
+        write_json(work / "settings.json", {**dataclasses.asdict(SMOKE), "shares": list(SMOKE.shares), "threads": 1})
+        write_json(record, {"figures": bench_grounding.measure(_arguments(seeds=[seed], work=work))})
+        records.append(record)
+    both = bench_grounding.measure(_arguments(seeds=[1, 2], records=records))
+    each = [json.loads(record.read_text())["figures"] for record in records]
+    assert both["by_seed"] == [figures["by_seed"][0] for figures in each]
+    assert both["text_accuracy"] == pytest.approx(sum(figures["text_accuracy"] for figures in each) / 2)
+    assert both["adaptation"]["explorations"] == [{"screens": 8}, {"screens": 8}]
+    assert both["answers_by_seed"] == {**each[0]["answers_by_seed"], **each[1]["answers_by_seed"]}
+    with pytest.raises(UnsupportedCapabilityError, match="another setting"):
+        take_over(records, FULL, [1], tmp_path / "other")
+    part = tmp_path / "part.json"
+    write_json(part, {"figures": {key: value for key, value in each[0].items() if key != "adaptation"}})
+    with pytest.raises(UnsupportedCapabilityError, match="with --only"):
+        take_over([part], SMOKE, [1], tmp_path / "other")
+
+
+def test_a_record_says_which_answers_were_right(tmp_path: Path) -> None:
+    write_json(tmp_path / "text.json", {"answers": {"text": {"a/0": True, "a/1": False}}, "seconds": 2.0})
+    assert pack_answers(tmp_path) == {
+        "samples": ["a/0 a/1"],
+        "arms": {"text": {"seconds": 2.0, "methods": {"text": [0, "10"]}}},
+        "found": None,
+    }

@@ -1,0 +1,89 @@
+"""The answers of a finished seed in its record, so that seeds of several days and hosts add up.
+
+Role: `pack_answers` writes them compactly, `take_over` puts those of earlier records into the work folder, where they count like answers of
+this call. Rule: a seed is taken over in whole, and only with the same setting. Non-goals: models and data of that seed, which are not kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.grounding.setting import Setting
+from benchmarks.work_folder import write_json
+from dart_envs.errors import UnsupportedCapabilityError
+
+PACKED = "answers_by_seed"
+FOUND = Path("adaptation") / "found.json"
+"""What the exploration of a seed counted, in the folder of the seed."""
+
+
+def pack_answers(folder: Path) -> dict[str, Any]:
+    """Read the answers of a seed that is done.
+
+    Args:
+        folder: The folder of the seed.
+
+    Returns:
+        `samples`: ids of samples, each list once; `arms`: by arm, its seconds, and by method the number of its list and a digit per sample,
+        1 where the answer is right; `found`: what the exploration counted, None without one.
+    """
+    samples: list[str] = []
+    arms = {}
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        methods = {}
+        for method, hits in content["answers"].items():
+            ids = " ".join(hits)
+            if ids not in samples:
+                samples.append(ids)
+            methods[method] = [samples.index(ids), "".join("1" if hit else "0" for hit in hits.values())]
+        arms[path.stem] = {"seconds": content["seconds"], "methods": methods}
+    found = folder / FOUND
+    counted = json.loads(found.read_text(encoding="utf-8")) if found.exists() else None
+    return {"samples": samples, "arms": arms, "found": counted}
+
+
+def take_over(paths: Sequence[Path], setting: Setting, seeds: Collection[int], work: Path) -> None:
+    """Put the answers of earlier records into the folders of seeds that have none.
+
+    Args:
+        paths: Files that `--json` wrote.
+        setting: The setting of this call.
+        seeds: Its seeds; others are left out.
+        work: The work folder.
+
+    Raises:
+        UnsupportedCapabilityError: A record cannot be read, has another setting, or has only a part of the benchmark.
+    """
+    for path in paths:
+        try:
+            figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
+            same = figures["setting"] == json.loads(json.dumps(dataclasses.asdict(setting)))
+            packed = {int(seed): content for seed, content in figures[PACKED].items()}
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UnsupportedCapabilityError(
+                f"--records {path}: this is no record of the grounding benchmark"
+            ) from None
+        if not same:
+            raise UnsupportedCapabilityError(f"--records {path} was measured with another setting: leave it out")
+        if "adaptation" not in figures or "head_over_text" not in figures:
+            raise UnsupportedCapabilityError(f"--records {path} was measured with --only: give one with both parts")
+        for seed in packed.keys() & set(seeds):
+            folder = work / f"seed-{seed}"
+            if not folder.exists():
+                _unpack(packed[seed], folder)
+
+
+def _unpack(packed: dict[str, Any], folder: Path) -> None:
+    (folder / FOUND).parent.mkdir(parents=True)
+    write_json(folder / FOUND, packed["found"])
+    for arm, content in packed["arms"].items():
+        answers = {
+            method: dict(zip(packed["samples"][number].split(), (digit == "1" for digit in digits), strict=True))
+            for method, (number, digits) in content["methods"].items()
+        }
+        write_json(folder / f"{arm}.json", {"answers": answers, "seconds": content["seconds"]})
