@@ -3,7 +3,8 @@
 Role: `python -m benchmarks pointer_training --work FOLDER --json FILE` runs the demo recipe twice per seed: once as it is, and once with
 `model.pointer`, where the policy describes elements and its head finds them. Rule: both arms have the same minutes of warm start and of
 GRPO, the same desktops and the same evaluation of the last version; tasks are paired. Runs may be done over several calls: what the work
-folder holds is not run again, and a run that was stopped goes on. Non-goals: grounding alone (`benchmarks grounding`).
+folder or an earlier record (`--records`) holds is not run again, and a run that was stopped goes on. A record counts for a seed only where
+it has both arms, which are of one host. Non-goals: grounding alone (`benchmarks grounding`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks.farm.load import say
 from benchmarks.intervals import paired
-from benchmarks.machine import commit
+from benchmarks.machine import commit, machine
 from benchmarks.work_folder import work_folder, write_json
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.run import phases
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import RunState
@@ -31,6 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "dart_train" / "recipes" / "demo.toml"
 ARMS: Mapping[str, tuple[str, ...]] = {"text": (), "head": ("model.pointer=true",)}
 ENDLESS = 1_000_000
+WHEN = ("before", "after")
+OUTCOMES: Mapping[str, bool] = {"solved": True, "not_solved": False}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warm-minutes", type=float, default=8.0, help="of warm start, equal for both arms")
     parser.add_argument("--train-minutes", type=float, default=17.0, help="of GRPO, equal for both arms")
     parser.add_argument("--episodes", type=int, default=300, help="of each evaluation")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="records of earlier calls, also on other hosts: seeds that they hold are not run again",
+    )
     parser.add_argument("--stop-after", type=float, metavar="MINUTES", help="begin no further run after so long")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
 
@@ -64,20 +75,53 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "episodes": args.episodes,
         "overrides": args.overrides,
     }
+    earlier = read_earlier(args.records, settings)
     began_s = time.monotonic()
     with work_folder(work, settings):
-        for seed, arm in ((seed, arm) for seed in args.seeds for arm in ARMS):
+        for seed, arm in ((seed, arm) for seed in args.seeds if seed not in earlier["head"] for arm in ARMS):
             if args.stop_after is not None and time.monotonic() - began_s > 60 * args.stop_after:
                 say(f"{args.stop_after:g} minutes are over: call again to go on with seed {seed}, {arm}")
                 break
             _run(args, work, seed, arm)
         found = {
             arm: {
-                int(file.stem.rpartition("-")[2]): json.loads(file.read_text()) for file in work.glob(f"{arm}-*.json")
+                **{
+                    int(file.stem.rpartition("-")[2]): json.loads(file.read_text())
+                    for file in work.glob(f"{arm}-*.json")
+                },
+                **earlier[arm],
             }
             for arm in ARMS
         }
     return {**settings, **compare(found["head"], found["text"])}
+
+
+def read_earlier(paths: Sequence[Path], settings: Mapping[str, Any]) -> dict[str, dict[int, dict[str, Any]]]:
+    """Read the runs of earlier records.
+
+    Args:
+        paths: Files that `--json` wrote.
+        settings: Settings of this call.
+
+    Returns:
+        By arm and seed; both arms have the same seeds.
+
+    Raises:
+        UnsupportedCapabilityError: A record cannot be read, or was measured with other settings.
+    """
+    found: dict[str, dict[int, dict[str, Any]]] = {arm: {} for arm in ARMS}
+    for path in paths:
+        try:
+            figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
+            same = all(figures[key] == value for key, value in settings.items())
+            for arm, seed in ((arm, seed) for arm in ARMS for seed in figures["seeds"]):
+                run = figures["runs"][f"{arm}-{seed}"]
+                found[arm][seed] = {**run, **{when: _unpack(run[when]) for when in WHEN}}
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UnsupportedCapabilityError(f"--records {path}: this is no record of pointer_training") from None
+        if not same:
+            raise UnsupportedCapabilityError(f"--records {path} was measured with other settings: leave it out")
+    return found
 
 
 def compare(head: Mapping[int, dict[str, Any]], text: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
@@ -92,8 +136,8 @@ def compare(head: Mapping[int, dict[str, Any]], text: Mapping[int, dict[str, Any
     """
     seeds = sorted(head.keys() & text.keys())
     runs = {f"{name}-{seed}": run[seed] for seed in seeds for name, run in (("head", head), ("text", text))}
-    figures: dict[str, Any] = {"seeds": seeds, "runs": runs}
-    for when in ("before", "after"):
+    figures: dict[str, Any] = {"seeds": seeds}
+    for when in WHEN:
         if not seeds:
             continue
         both = paired(*([_hits(run[seed][when]) for seed in seeds] for run in (head, text)))
@@ -102,9 +146,17 @@ def compare(head: Mapping[int, dict[str, Any]], text: Mapping[int, dict[str, Any
         figures[name] = round(100 * both["difference"], 1)
         figures[f"{name}_interval"] = [round(100 * low, 1), round(100 * high, 1)]
         figures[f"success_{when}"] = {"head": both["ours"], "text": both["theirs"]}
-    for run in runs.values():
-        del run["before"], run["after"]
+    figures["runs"] = {name: {**run, **{when: _pack(run[when]) for when in WHEN}} for name, run in runs.items()}
     return figures
+
+
+def _pack(solved: Mapping[str, bool]) -> dict[str, str]:
+    """The tasks of an evaluation in few words."""
+    return {name: " ".join(task for task, hit in solved.items() if hit == which) for name, which in OUTCOMES.items()}
+
+
+def _unpack(packed: Mapping[str, str]) -> dict[str, bool]:
+    return {task: which for name, which in OUTCOMES.items() for task in packed[name].split()}
 
 
 def _hits(solved: Mapping[str, bool]) -> dict[str, bool]:
@@ -142,6 +194,7 @@ def _run(args: argparse.Namespace, work: Path, seed: int, arm: str) -> None:
     state = RunState.load(RunPaths(folder).state)
     found = {
         "commit": commit(),
+        "cpu": machine()["cpu"],
         "exit_code": code,
         "stages_s": result.get("stages_s"),
         "counts": result.get("counts"),

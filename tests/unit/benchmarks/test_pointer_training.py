@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs.bench_pointer_training import compare, solved_tasks
+import pytest
+
+from benchmarks.runs.bench_pointer_training import compare, read_earlier, solved_tasks
+from dart_envs.errors import UnsupportedCapabilityError
 
 
 def _record(solved: int) -> dict[str, Any]:
@@ -29,6 +33,19 @@ def test_the_difference_is_in_points_over_the_seeds_that_both_arms_finished() ->
 
 def test_nothing_is_compared_before_both_arms_are_done() -> None:
     assert compare({1: _record(15)}, {}) == {"seeds": [], "runs": {}}
+
+
+def test_seeds_of_an_earlier_record_count_as_if_they_had_been_run_here(tmp_path: Path) -> None:
+    head, text = {1: _record(15), 2: _record(13)}, {1: _record(10), 2: _record(10)}
+    together, settings = compare(head, text), {"episodes": 20}
+    record = tmp_path / "one.json"
+    record.write_text(json.dumps({"figures": {**settings, **compare({1: head[1]}, {1: text[1]})}}), encoding="utf-8")
+    earlier = read_earlier([record], settings)
+    assert compare({2: head[2], **earlier["head"]}, {2: text[2], **earlier["text"]}) == together
+    with pytest.raises(UnsupportedCapabilityError, match="other settings"):
+        read_earlier([record], {"episodes": 30})
+    with pytest.raises(UnsupportedCapabilityError, match="no record of pointer_training"):
+        read_earlier([tmp_path / "none.json"], settings)
 
 
 def test_a_masked_episode_is_no_success(tmp_path: Path) -> None:
