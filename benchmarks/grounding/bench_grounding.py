@@ -5,7 +5,7 @@ both answer about held-out screens. Rule: all methods of a seed have the same sc
 and differences are over the same questions, with an interval that draws seeds and screens. The screens are drawn
 (`benchmarks.grounding.drawn_screens`), and the held-out application, too; its samples come from `dart_agent.explore`. `--work` keeps
 everything by seed and arm: the same command goes on where it was stopped; `--records` takes over seeds of earlier records. Declared
-budget: 90 minutes for three seeds on two quiet cores. Non-goals: how published models do on real screens.
+budget: 150 minutes for three seeds on two quiet cores. Non-goals: how published models do on real screens.
 
     head_over_text                   hit rate of the head / that of text, on all held-out screens
     data_share_for_text_accuracy     smallest share of screens and updates with which the head is as good as text with all of them

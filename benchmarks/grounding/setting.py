@@ -53,9 +53,9 @@ class Setting:
         budget_minutes: Declared duration on two quiet cores with three seeds.
     """
 
-    screens: int = 10_400
+    screens: int = 19_200
     held_out_screens: int = 40
-    updates: int = 1300
+    updates: int = 2400
     frozen_updates: int = 400
     verifier_updates: int = 400
     adaptation_updates: int = 60
@@ -68,7 +68,7 @@ class Setting:
     reachable_pages: int = 45
     explore_steps: int = 240
     verifier_reach_px: float = 32.0
-    budget_minutes: int = 90
+    budget_minutes: int = 150
 
     def preset(self) -> ModelPreset:
         """The tiny Qwen3-VL with the words of the screens."""
