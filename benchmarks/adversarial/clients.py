@@ -32,6 +32,8 @@ ATTACKED = 24
 """Most of their time a desktop is being reset, or a caller waits for an answer that never comes: more desktops cost the farm little."""
 EPISODE_STEPS = 10
 REST_SHARE = 0.02
+PATIENCE_S = 20.0
+"""After so long a call without an answer is given up, and the next one made: the farm itself waits up to five minutes for some answers."""
 
 
 async def neighbour(shape: DesktopShape, seconds: float) -> dict[str, Any]:
@@ -65,8 +67,11 @@ async def attacked(shape: DesktopShape, seconds: float) -> dict[str, Any]:
         while time.monotonic() < end_s:
             try:
                 lease = lease or await farm.lease(shape, ttl_s=60.0)
-                await _call(lease, rng)
+                async with asyncio.timeout(PATIENCE_S):
+                    await _call(lease, rng)
                 seen["answered"] += 1
+            except TimeoutError:
+                seen["given_up"] += 1
             except (DesktopFailedError, LeaseLostError) as error:
                 seen[getattr(error, "cause", "lease_lost")] += 1
                 lease = await _renewed(lease, seen)

@@ -51,8 +51,10 @@ ANSWERS = ("We will send a new one.", "Please call us.", "The price is 42 EUR.",
 """What is typed into the document: by one desktop after another reset, or by each copy of a fork."""
 TYPED_AT_ONCE = 4
 """Characters between two scenes of a film."""
-LOOK_INTERVAL_S = 30.0
+LOOK_INTERVAL_S = 15.0
 """How often `training` looks at its run."""
+TERMINAL_WIDTH_PX = 1100
+FILM_WIDTH_PX = 780
 ATTENTION_WIDTH_PX = 900
 """A smaller screen is enlarged by a whole number up to this width."""
 EXPLORED_STEPS = 30
@@ -88,7 +90,7 @@ def watch(options: argparse.Namespace) -> None:
     """What `dart-train watch` prints of a run."""
     run = _needed(options.run, "--run")
     printed = _watched(run)
-    with _browser(1100, 800) as driver:
+    with _browser(TERMINAL_WIDTH_PX, 800) as driver:
         _save(_terminal(driver, printed, f"dart-train watch {run.name} --once"), "watch")
 
 
@@ -207,18 +209,19 @@ def training(options: argparse.Namespace) -> None:
             print(f"not yet: {error.stderr.strip()}", file=sys.stderr)
         time.sleep(LOOK_INTERVAL_S)
     looks.append(_watched(run))
-    scenes: list[Scene] = []
-    with _browser(1100, 900) as driver:
-        for number, printed in enumerate(looks):
+    pictures: list[Image.Image] = []
+    with _browser(TERMINAL_WIDTH_PX, 900) as driver:
+        for printed in looks:
             with Image.open(io.BytesIO(_terminal(driver, printed, f"dart-train watch {run.name}"))) as picture:
-                reduced = picture.convert("RGB").resize(
-                    (780, round(picture.height * 780 / picture.width)), Image.Resampling.LANCZOS
-                )
-            scenes.append(Scene(reduced, 3000 if number == len(looks) - 1 else 500))
-    highest = max(scene.picture.height for scene in scenes)
-    save_film(
-        [Scene(scene.picture.crop((0, 0, 780, highest)), scene.shown_ms) for scene in scenes], HERE / "training.webp"
-    )
+                size_wh = FILM_WIDTH_PX, round(picture.height * FILM_WIDTH_PX / picture.width)
+                pictures.append(picture.convert("RGB").resize(size_wh, Image.Resampling.LANCZOS))
+    highest = max(picture.height for picture in pictures)
+    scenes = []
+    for number, picture in enumerate(pictures):
+        whole = Image.new("RGB", (FILM_WIDTH_PX, highest), "white")
+        whole.paste(picture)
+        scenes.append(Scene(whole, 3000 if number == len(pictures) - 1 else 500))
+    save_film(scenes, HERE / "training.webp")
 
 
 @contextmanager
@@ -290,9 +293,12 @@ def _terminal(driver: Chrome, printed: str, title: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder:
         (Path(folder) / "watch.svg").write_text(console.export_svg(title=title), encoding="utf-8")
         page = Path(folder) / "watch.html"
-        page.write_text('<body style="margin:0"><img id="drawn" src="watch.svg" width="1100"></body>', encoding="utf-8")
+        body = f'<body style="margin:0;overflow:hidden"><img id="drawn" src="watch.svg" width="{TERMINAL_WIDTH_PX}"></body>'
+        page.write_text(body, encoding="utf-8")
         driver.get(page.as_uri())
-        return _wait(driver, "#drawn").screenshot_as_png
+        drawn = _wait(driver, "#drawn")
+        _set_page_size(driver, TERMINAL_WIDTH_PX, drawn.size["height"])  # what is below the page is not in a picture
+        return drawn.screenshot_as_png
 
 
 @contextmanager
@@ -339,11 +345,15 @@ def _browser(width: int, height: int) -> Iterator[Chrome]:
     # Without the program's path Selenium looks for one on the Internet.
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(program))
     try:
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        _set_page_size(driver, width, height)
         yield driver
     finally:
         driver.quit()
+
+
+def _set_page_size(driver: Chrome, width: int, height: int) -> None:
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def _log_in(driver: Chrome, url: str, key: str) -> None:
