@@ -66,8 +66,8 @@ class EndpointSettings(StrictModel):
         key = os.environ.get(self.api_key_variable)
         if not key:
             raise ConfigError(
-                f"the environment variable {self.api_key_variable} is not set: put the endpoint's key there, or set "
-                "api_key_variable to null where the endpoint needs none"
+                f"the environment variable {self.api_key_variable} is not set: put the endpoint's key there; for an endpoint "
+                'without keys leave --api-key-variable out, and write api_key_variable = "none" in a recipe'
             )
         return key
 

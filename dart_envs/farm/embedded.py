@@ -1,14 +1,16 @@
 """One farm daemon for each user, found by its socket and started on demand.
 
 `ensure_embedded_farm` never runs the farm inside the caller's process. A file lock makes N callers start one daemon. A
-daemon that does not become healthy is reported with the end of its own log. This module does not stop the daemon: it
-stops by itself when idle, or by `dart-farm stop`.
+daemon that does not become healthy is reported with the end of its own log. A farm of this user that listens elsewhere is
+named and never used: its address is for the user to give. This module does not stop the daemon: it stops by itself when
+idle, or by `dart-farm stop`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -65,7 +68,7 @@ async def ensure_embedded_farm(
         Path of the farm's socket.
 
     Raises:
-        FarmError: If the farm does not start; the message has the end of its log.
+        FarmError: If the farm does not start, with the end of its log; or if this user's farm listens elsewhere.
     """
     directory = runtime_dir()
     socket_path = directory / "farm.sock"
@@ -121,6 +124,13 @@ async def _start(directory: Path, socket_path: Path, clock: Clock, deadline_s: f
             )
         await clock.sleep(POLL_INTERVAL_S)
         if status == 0 and not await _healthy(socket_path):
+            if url := await _address_elsewhere(directory, socket_path):
+                raise FarmError(
+                    f"This user's farm listens at {url}, and programs do not look for it there by themselves.",
+                    code="unreachable",
+                    hint=f"Set DART_FARM_URL={url} and DART_API_KEY (the farm's own key is in "
+                    f"{paths.state_dir(directory) / paths.KEY_FILE}), or end that farm with `dart-farm stop`.",
+                )
             daemon = _spawn(command, log_path)
 
 
@@ -137,6 +147,24 @@ def _spawn(command: list[str], log_path: Path) -> subprocess.Popen[bytes]:
     # The daemon stops when it is idle, while its caller runs on: without a wait it would stay a zombie of the caller.
     threading.Thread(target=daemon.wait, name="reap-embedded-farm", daemon=True).start()
     return daemon
+
+
+async def _address_elsewhere(directory: Path, socket_path: Path) -> str | None:
+    """Return where the farm that holds the directory listens; None for its socket, and where nobody listens any more."""
+    try:
+        url = str(json.loads((directory / paths.LOCK_FILE).read_text(encoding="utf-8"))["url"])
+        place = urlsplit(url)
+        if place.scheme == "unix" and Path(place.path) == socket_path:
+            return None
+        _, writer = await (
+            asyncio.open_unix_connection(place.path)
+            if place.scheme == "unix"
+            else asyncio.open_connection(place.hostname, place.port)
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    writer.close()
+    return url
 
 
 async def _healthy(socket_path: Path) -> bool:

@@ -52,6 +52,11 @@ def problems(recipe: Recipe) -> list[str]:
         except FarmError as error:
             return [f"{URL if URL in os.environ else 'desktops.farm'}: {error}"]
     view = asyncio.run(_running_farm())
+    if view is None and _listens_elsewhere(recipe):
+        return [
+            f"this user's farm listens on another address than its socket, where a run does not look for it: set {URL} and DART_API_KEY "
+            "to use it, or stop it with dart-farm stop"
+        ]
     found = _host_problems(recipe) if view is None else _mismatches(recipe, view)
     return found or _image_problems(recipe)
 
@@ -131,6 +136,12 @@ def _host_problems(recipe: Recipe) -> list[str]:
     if isinstance(checks, str):
         return [checks]
     return [f"{check['name']}: {check['detail']} {check['fix']}" for check in checks if not check["ok"]]
+
+
+def _listens_elsewhere(recipe: Recipe) -> bool:
+    """Whether a farm of this user runs that only its commands find."""
+    told = _ask_farm_command(recipe, "status")
+    return isinstance(told, dict) and bool(told.get("running"))
 
 
 def _image_problems(recipe: Recipe) -> list[str]:

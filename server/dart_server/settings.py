@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dart_server.providers.egress import Destination, parse_network
-from dart_server.wire.paths import KEY_FILE, data_dir, default_runtime_dir, default_state_dir
+from dart_server.wire.paths import KEY_FILE, LOCK_FILE, data_dir, default_runtime_dir, default_state_dir
 
 GIB = 1024**3
 
@@ -232,7 +232,7 @@ class FarmSettings(BaseSettings):
 
     @property
     def lock_path(self) -> Path:
-        return self.runtime_dir / "farm.lock"
+        return self.runtime_dir / LOCK_FILE
 
     @property
     def log_path(self) -> Path:

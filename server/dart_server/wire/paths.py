@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 KEY_FILE = "farm.key"
+LOCK_FILE = "farm.lock"
+"""Process and address of the farm that holds a runtime directory, as JSON."""
 
 
 def data_dir() -> Path:

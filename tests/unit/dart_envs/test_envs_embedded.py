@@ -77,6 +77,19 @@ else:
     assert await ensure_embedded_farm(command=[sys.executable, "-c", first_gives_way]) == place / "farm.sock"
 
 
+async def test_a_farm_that_listens_elsewhere_is_named(place: Path) -> None:
+    gives_way = [sys.executable, "-c", "pass"]
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        (place / "farm.lock").write_text(f'{{"pid": 1, "provider": "sim", "url": "{url}"}}')
+        with pytest.raises(FarmError, match=rf"listens at {url}[\s\S]*DART_FARM_URL={url} and DART_API_KEY") as named:
+            await ensure_embedded_farm(command=gives_way)
+        assert named.value.code == "unreachable"
+    # It has stopped since: its lock file names a place where nobody listens.
+    assert await ensure_embedded_farm(command=[sys.executable, "-c", DAEMON]) == place / "farm.sock"
+
+
 def test_the_runtime_directory_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DART_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))

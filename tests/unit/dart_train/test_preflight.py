@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_farm import served_farm
+from served_farm import free_port, served_farm
 
 from dart_envs import tasks
 from dart_train.config import Recipe, RecipeError
@@ -145,6 +145,12 @@ def test_a_farm_that_runs_is_looked_at(place: Path) -> None:
         (too_small,) = farm.problems(recipe(desktops={"provider": "sim", "count": 5}))
         assert "at most 4 desktops, the recipe asks for 5" in too_small
         assert farm.problems(recipe()) == []
+
+
+def test_a_farm_of_this_user_on_a_port_is_named(place: Path) -> None:
+    with served_farm(place, provider="sim", port=free_port()):
+        (sentence,) = farm.problems(recipe())
+    assert "set DART_FARM_URL and DART_API_KEY to use it, or stop it with dart-farm stop" in sentence
 
 
 def test_a_farm_elsewhere_must_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
