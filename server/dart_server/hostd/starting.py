@@ -41,6 +41,7 @@ def start(storage: Storage, runc: Runc, desktop: DesktopProcess, snapshot: Snaps
         limits=desktop.limits,
         first_id=desktop.first_id,
         hooks=restored_network.hooks(place) if desktop.restored and desktop.first_id else None,
+        apparmor_profile=runc.profile_for_start(),
     )
     (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
     pid = runc.run(desktop.name, place) if snapshot is None else _restore(storage, runc, desktop, snapshot, cgroup)

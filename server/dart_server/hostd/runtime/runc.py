@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,8 @@ class Runc:
     timeout_s: float = 120.0
     restore_timeout_s: float = 30.0
     """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
+    profile_for_start: Callable[[], str] = str
+    """Returns the AppArmor profile of a desktop that starts now, empty for none; may raise `HostdError`."""
     _filters: list[syscall_filter.Filter] = field(default_factory=list)
     """The desktops' filter as the kernel has it, once one has run."""
 
