@@ -9,7 +9,7 @@ RERUNS := $(if $(DART_TEST_RERUNS),--reruns $(DART_TEST_RERUNS) -raR)
 JOBS ?= 2
 SHARED := -n $(JOBS) --dist loadfile
 
-.PHONY: docs chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-vllm test-browser test-slow .test-slow-libvirt test-snippets test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
+.PHONY: docs chaos ecosystem test-ecosystem help setup setup-locked demo test test-unit test-desktop test-docker test-libvirt .test-libvirt test-postgres test-apparmor test-vllm test-browser test-slow .test-slow-libvirt test-snippets test-attacks test-wheel quickstart lint image image-desktop osworld-client scorer clean reap
 
 help:
 	@echo "make setup         system packages, .venv, Python packages, CRIU, desktop image, noVNC"
@@ -21,6 +21,7 @@ help:
 	@echo "make image         (re)build the image basic; make image-desktop: the image desktop"
 	@echo "make test-docker   the same tests of desktops on a container engine of its own; make test-libvirt: on virtual machines"
 	@echo "make test-browser  the dashboard in a real headless Chromium, which it installs; screenshots are left in tests/artifacts"
+	@echo "make test-apparmor desktops under the AppArmor profile, in a virtual machine with Debian's kernel; as root, without KVM half an hour"
 	@echo "make test-postgres the tests of the database on a PostgreSQL server of their own"
 	@echo "make test-slow     proofs too long for the tests above, on what those have set up: about half an hour"
 	@echo "make test-attacks  every way of the attack book to fake success against every family of the bundled suites: half an hour"
@@ -51,7 +52,7 @@ lint:
 	@$(PY) .ci/check_terms.py
 	@$(VENV)/bin/mypy docs/hooks.py
 	@$(VENV)/bin/mypy .ci/check_terms.py .ci/check_commit_message.py .ci/quickstart.py
-	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/supervised_command.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
+	@$(VENV)/bin/mypy server/deploy/setup_host.py server/deploy/supervised_command.py server/deploy/docker_engine.py server/deploy/libvirt_host.py server/deploy/apparmor_host.py server/deploy/postgres_server.py server/deploy/browser_host.py vm_images/build.py vm_images/verify.py
 
 test: setup lint test-unit test-desktop
 
@@ -76,6 +77,9 @@ test-libvirt:
 
 test-browser:
 	@$(PY) server/deploy/browser_host.py -- $(VENV)/bin/pytest tests -m "browser and not slow" $(RERUNS) $(ARGS)
+
+test-apparmor:
+	@$(PY) server/deploy/apparmor_host.py -- $(VENV)/bin/pytest -n0 tests/contract/test_apparmor_live.py tests/unit/dart_server/test_hostd_apparmor.py $(ARGS)
 
 test-vllm:
 	@$(VENV)/bin/pytest tests -m "vllm and not slow" $(RERUNS) $(ARGS)

@@ -27,6 +27,7 @@ from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.layout import Layout
 from dart_server.hostd.linux import cgroups, inotify, rlimits, syscalls
 from dart_server.hostd.runtime import criu_installation as tools
+from dart_server.hostd.runtime.apparmor import DesktopProfile
 from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.storage import Storage, is_memory_backed
 
@@ -148,6 +149,8 @@ def serve(
     syscalls.become_subreaper()
     inotify.raise_limit()
     rlimits.lift_signal_limit()
+    profile = DesktopProfile()
+    profile.load()
     if listener is None:
         listener = _listen(layout)
     total_mib = (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20
@@ -161,7 +164,7 @@ def serve(
     except (OSError, HostdError) as error:
         layout.socket.unlink(missing_ok=True)
         raise StartupError(f"the desktops' file systems cannot be set up: {error}") from error
-    runtime = Runc(runc, criu, storage.runc_root, layout.failure_log)
+    runtime = Runc(runc, criu, storage.runc_root, layout.failure_log, profile_for_start=profile.for_start)
     host = ContainerManager(layout, storage, runtime, parallel=options.parallel)
     serving = server.Server(
         listener,
@@ -171,7 +174,9 @@ def serve(
         doctor=lambda: [
             check.as_dict()
             for check in (
-                *doctor.run_checks(layout.state_dir, tools_dir=options.tools_dir),
+                *doctor.run_checks(
+                    layout.state_dir, tools_dir=options.tools_dir, no_profile_because=profile.missing_because
+                ),
                 doctor.user_ids_check(storage.shares_ids_because),
             )
         ],

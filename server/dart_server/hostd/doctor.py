@@ -18,14 +18,13 @@ from typing import Any
 from dart_server.hostd import installation
 from dart_server.hostd.installation import INSTALL_DIR
 from dart_server.hostd.linux import cgroups, inotify, rlimits
-from dart_server.hostd.runtime import criu_installation
+from dart_server.hostd.runtime import apparmor, criu_installation
 
 _SEARCH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 MIN_MEMORY_MIB = 4096
 MIN_DISK_MIB = 6144
 _MIN_KERNEL = (5, 13)
 _CAP_SYS_ADMIN = 21
-_APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 _ACTIONS = Path("/proc/sys/kernel/seccomp/actions_avail")
 
 
@@ -62,8 +61,20 @@ def find_program(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR) -> list[HostCheck]:
-    """All checks, in the order in which to fix them. `state_dir` need not exist."""
+def run_checks(
+    state_dir: Path, home: Path | None = None, tools_dir: Path = INSTALL_DIR, *, no_profile_because: str | None = None
+) -> list[HostCheck]:
+    """Look at everything that live desktops need.
+
+    Args:
+        state_dir: Where the farm keeps its things; it need not exist.
+        home: Where the images are; None: in `state_dir`.
+        tools_dir: Where helper and CRIU are installed.
+        no_profile_because: What a running helper knows (`DesktopProfile.missing_because`); None: the host is looked at.
+
+    Returns:
+        All checks, in the order in which to fix them.
+    """
     return [
         _kernel(),
         _overlay(),
@@ -72,7 +83,7 @@ def run_checks(state_dir: Path, home: Path | None = None, tools_dir: Path = INST
         _helper(tools_dir),
         _criu(tools_dir),
         _filter(),
-        _apparmor(),
+        apparmor_check(apparmor.missing_because() if no_profile_because is None else no_profile_because),
         _cgroups(),
         _watches(),
         _memory(),
@@ -158,14 +169,15 @@ def _filter() -> HostCheck:
     return _check("system-call filter", needed in actions, detail, "use a kernel with CONFIG_SECCOMP_FILTER")
 
 
-def _apparmor() -> HostCheck:
-    try:
-        enabled = _APPARMOR.read_text(encoding="ascii").strip() == "Y"
-    except OSError:
-        enabled = False
-    return HostCheck(
-        "AppArmor", True, "on; desktops run without a profile of their own" if enabled else "not on this host"
-    )
+def apparmor_check(missing_because: str) -> HostCheck:
+    """Whether desktops are under AppArmor's profile; it is one wall of several, so that a host without it is no fault."""
+    if missing_because == apparmor.NOT_HERE:
+        detail = apparmor.NOT_HERE
+    elif missing_because:
+        detail = f"on, but desktops run without a profile: {missing_because}"
+    else:
+        detail = f"on, desktops are under {apparmor.NAME}"
+    return HostCheck("AppArmor", True, detail)
 
 
 def _cgroups() -> HostCheck:

@@ -41,27 +41,28 @@ def start(storage: Storage, runc: Runc, desktop: DesktopProcess, snapshot: Snaps
         limits=desktop.limits,
         first_id=desktop.first_id,
         hooks=restored_network.hooks(place) if desktop.restored and desktop.first_id else None,
+        apparmor_profile=runc.profile_for_start(),
     )
     (place / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    pid = runc.run(desktop.name, place) if snapshot is None else _restore(storage, runc, desktop, snapshot)
+    pid = runc.run(desktop.name, place) if snapshot is None else _restore(storage, runc, desktop, snapshot, cgroup)
     desktop.pidfd = os.pidfd_open(pid)
     if desktop.first_id:
         netns.hold(pid, network)
 
 
-def _restore(storage: Storage, runc: Runc, desktop: DesktopProcess, snapshot: SnapshotFiles) -> int:
+def _restore(storage: Storage, runc: Runc, desktop: DesktopProcess, snapshot: SnapshotFiles, cgroup: str) -> int:
     """Restore saved processes, with the desktop's own range of user ids; returns the host pid of init."""
     place, kept = storage.desktop_dir(desktop.name), storage.snapshot_dir(snapshot.snapshot_id)
     processes = kept / "images"
     if file_sizes(processes) != snapshot.sizes:
         raise HostdSnapshotBroken(f"files of the snapshot {snapshot.snapshot_id} are missing or cut short")
     if not desktop.first_id:
-        return runc.restore(desktop.name, place, processes, place)
+        return runc.restore(desktop.name, place, processes, place, cgroup)
     copy: Path = kept / f"for-{desktop.name}"
     try:
         process_images.for_range(processes, snapshot.sizes, copy, desktop.first_id)
         with restored_network.ready_when_asked(place):
-            pid = runc.restore(desktop.name, place, copy, place)
+            pid = runc.restore(desktop.name, place, copy, place, cgroup)
         process_images.keep(copy)
         return pid
     finally:

@@ -81,11 +81,11 @@ def fake_runc(tmp_path: Path, said: str) -> Runc:
 def test_a_restore_that_found_none_is_the_hosts_fault(limit: Path, tmp_path: Path) -> None:
     runc = fake_runc(tmp_path, LOG_INOTIFY_EXHAUSTED)
     with pytest.raises(HostdHostFault, match=r"no inotify instances left .* \(128 for each user\)") as raised:
-        runc.restore("desk", tmp_path, tmp_path, tmp_path)
+        runc.restore("desk", tmp_path, tmp_path, tmp_path, "/p/desk")
     assert inotify.FIX_COMMAND in raised.value.hint
     assert (tmp_path / "failure.log").read_text() == LOG_INOTIFY_EXHAUSTED
 
 
 def test_any_other_failure_is_the_snapshots(limit: Path, tmp_path: Path) -> None:
     with pytest.raises(HostdSnapshotBroken, match="12 exited, status=1"):
-        fake_runc(tmp_path, LOG_OTHER_FAILURE).restore("desk", tmp_path, tmp_path, tmp_path)
+        fake_runc(tmp_path, LOG_OTHER_FAILURE).restore("desk", tmp_path, tmp_path, tmp_path, "/p/desk")

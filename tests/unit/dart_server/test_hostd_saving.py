@@ -11,7 +11,7 @@ import pytest
 from dart_server.hostd import containers
 from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.errors import HostdHostFault
-from dart_server.hostd.linux import rlimits
+from dart_server.hostd.linux import cgroups, rlimits
 from dart_server.hostd.runtime.runc import Runc
 
 CREDENTIALS = "(00.065114) Error (criu/sk-queue.c:117): skqueue: Control messages in queue, not supported"
@@ -82,3 +82,18 @@ def test_a_terminal_at_a_password_prompt_is_refused_at_once_with_what_to_do(plac
     assert "sudo does at its password prompt" in refused.value.hint
     assert "Answer the prompt or end the program" in refused.value.hint
     assert (place / "ran").read_text().split() == ["pause", "checkpoint", "resume"]
+
+
+@pytest.mark.parametrize(("unified", "told"), [(True, ["cgroup-root /p/copy"]), (False, [])])
+def test_criu_is_told_the_group_of_a_copy_where_runc_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unified: bool, told: list[str]
+) -> None:
+    monkeypatch.setattr(cgroups, "is_unified", lambda: unified)
+    program = tmp_path / "fake-runc"
+    program.write_text(f"#!/bin/sh\ncp {tmp_path}/criu.conf {tmp_path}/read; echo 7 >{tmp_path}/init.pid\n")
+    program.chmod(0o755)
+    held = Runc(program, tmp_path / "criu", tmp_path, tmp_path / "failure.log")
+    assert held.restore("copy", tmp_path, tmp_path, tmp_path, "/p/copy") == 7
+    lines = (tmp_path / "read").read_text().splitlines()
+    assert [line for line in lines if line.startswith("cgroup-root")] == told
+    assert "cgroup-root" not in (tmp_path / "criu.conf").read_text(), "the next checkpoint reads it, too"

@@ -55,6 +55,7 @@ def runtime_config(
     limits: Limits,
     first_id: int = 0,
     hooks: dict[str, Any] | None = None,
+    apparmor_profile: str = "",
 ) -> dict[str, Any]:
     """The OCI configuration of one desktop.
 
@@ -68,6 +69,7 @@ def runtime_config(
         limits: What it may use.
         first_id: Where its range of user ids begins on the host; 0: it shares the host's ids.
         hooks: Programs that runc runs on the way, in the form of the OCI.
+        apparmor_profile: Name of the loaded profile that its processes run under; empty: none.
     """
     memory_bytes = limits.memory_mib << 20
     files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -86,6 +88,7 @@ def runtime_config(
             "args": list(argv),
             "env": [f"{name}={value}" for name, value in sorted(env.items())],
             "noNewPrivileges": False,
+            **({"apparmorProfile": apparmor_profile} if apparmor_profile else {}),
             "capabilities": {kind: granted for kind in ("bounding", "effective", "permitted")},
             "rlimits": [
                 {"type": "RLIMIT_NOFILE", "soft": min(4096, files), "hard": files},

@@ -9,14 +9,14 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from dart_server.hostd.errors import HostdError, HostdHostFault, HostdSnapshotBroken
-from dart_server.hostd.linux import inotify, rlimits
+from dart_server.hostd.linux import cgroups, inotify, rlimits
 from dart_server.hostd.runtime import supervisor, syscall_filter
 
 _log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class Runc:
     timeout_s: float = 120.0
     restore_timeout_s: float = 30.0
     """CRIU waits for ever on some damage; a desktop that was not brought back in this time is not coming."""
+    profile_for_start: Callable[[], str] = str
+    """Returns the AppArmor profile of a desktop that starts now, empty for none; may raise `HostdError`."""
     _filters: list[syscall_filter.Filter] = field(default_factory=list)
     """The desktops' filter as the kernel has it, once one has run."""
 
@@ -96,9 +98,11 @@ class Runc:
             further,
         )
 
-    def restore(self, name: str, bundle: Path, images: Path, work: Path) -> int:
+    def restore(self, name: str, bundle: Path, images: Path, work: Path, cgroup: str) -> int:
         """Bring the processes in `images` to life in a new container; returns the host pid of its init.
 
+        `cgroup`: the group that runc made for them. With version 2 of control groups runc 1.1 does not tell CRIU, which would put them into
+        the group of the desktop that was saved.
         CRIU keeps no log of a restore. One that fails is tried again with a log, which then says why; one that ran out of time is not.
         Raises `HostdSnapshotBroken`, and `HostdHostFault` where the log says that the host is to blame.
         """
@@ -106,11 +110,12 @@ class Runc:
         arguments = ["--image-path", str(images), "--work-path", str(work), "--bundle", str(bundle), "--detach"]
         command = ["restore", *arguments, "--pid-file", str(pid_file), *self._checkpoint_options(), name]
         settings = criu_config(bundle)
-        settings.write_text(CRIU_SETTINGS + _UNLOGGED, encoding="ascii")
+        said = CRIU_SETTINGS + (f"cgroup-root {cgroup}\n" if cgroups.is_unified() else "")
+        settings.write_text(said + _UNLOGGED, encoding="ascii")
         try:
             self._call(command, work, HostdSnapshotBroken, None, self.restore_timeout_s)
         except HostdSnapshotBroken as error:
-            settings.write_text(CRIU_SETTINGS, encoding="ascii")
+            settings.write_text(said, encoding="ascii")
             if isinstance(error.__cause__, subprocess.TimeoutExpired):
                 raise
             try:
@@ -121,8 +126,7 @@ class Runc:
                 detail = f"the host has no inotify instances left for another desktop ({inotify.instance_limit()} for each user)"
                 raise HostdHostFault(detail, hint=f"Run `{inotify.FIX_COMMAND}`.") from again
             _log.warning("The restore of %s succeeded at the second try; the first said: %s", name, error)
-        else:
-            settings.write_text(CRIU_SETTINGS, encoding="ascii")
+        settings.write_text(CRIU_SETTINGS, encoding="ascii")
         return int(pid_file.read_text(encoding="ascii"))
 
     def state_dir(self, name: str) -> Path:
