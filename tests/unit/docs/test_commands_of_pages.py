@@ -34,7 +34,16 @@ _VERB = re.compile(r"[a-z][a-z-]*")
 _BARE_OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 OPTIONS_OF_OTHERS = {
     *("--help", "--installed", "--user"),
-    *("--engine", "--live", "--smoke", "--work", "--records", "--minutes-per-arm", "--noise", "--late"),  # `python -m benchmarks`
+    *(
+        "--engine",
+        "--live",
+        "--smoke",
+        "--work",
+        "--records",
+        "--minutes-per-arm",
+        "--noise",
+        "--late",
+    ),  # `python -m benchmarks`
     *("--reward", "--verifier", "--config"),  # `python -m dart_train.grounding`
 }
 """Options that a sentence names without their program, which is none of ours."""
