@@ -27,7 +27,7 @@ class Spawned(Exception):
 
 
 def settings(place: Path) -> FarmSettings:
-    return FarmSettings(home=place, runtime_dir=place, snapshot_dir=place, desktops_without_farm_s=33)
+    return FarmSettings(provider="runc", home=place, runtime_dir=place, snapshot_dir=place, desktops_without_farm_s=33)
 
 
 async def test_root_starts_a_helper_that_outlives_the_farm_as_the_setting_says(
