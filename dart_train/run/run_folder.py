@@ -93,11 +93,11 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
         state.save(paths.state)
     elif TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes):
         for stage, names in PHASES_OF_POLICY.items():
-            if (worked_s := state.stages_s.pop(stage, None)) is not None:
-                if stage == TRAIN:
-                    state.unfinished_s[stage] = worked_s
-                for name in names:
-                    state.begin_anew(name)
+            worked_s, _ = state.stages_s.pop(stage, 0.0), state.unfinished_s.pop(stage, None)
+            if stage == TRAIN:
+                state.unfinished_s[stage] = worked_s
+            for name in names:  # also of a stage that is under way: it has episodes of the policy of before
+                state.begin_anew(name)
         state.save(paths.state)
     paths.make()
     if changes or not paths.resolved_recipe.exists():

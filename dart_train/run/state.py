@@ -74,6 +74,8 @@ class RunState:
     def timed_stage(self, stage: str, clock: Clock) -> Iterator[None]:
         """Add the time of the context to that of a stage, which is finished unless the context fails.
 
+        The time of earlier contexts stays in the state meanwhile: a process that is killed leaves what was saved last.
+
         Args:
             stage: The stage.
             clock: Clock of durations.
@@ -81,10 +83,11 @@ class RunState:
         Yields:
             Nothing; the caller saves the state.
         """
-        began_s, before_s = clock.monotonic(), self.unfinished_s.pop(stage, 0.0)
+        began_s, before_s = clock.monotonic(), self.unfinished_s.get(stage, 0.0)
         times_s = self.unfinished_s
         try:
             yield
+            self.unfinished_s.pop(stage, None)
             times_s = self.stages_s
         finally:
             times_s[stage] = round(before_s + clock.monotonic() - began_s, 1)

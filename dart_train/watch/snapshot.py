@@ -138,7 +138,7 @@ def take_snapshot(
         running: Whether a process works on the run.
         now_s: Present time, in seconds since the epoch.
         window_s: Length of the window in seconds; of a run that has ended, the last of its time.
-        trained_s: Seconds of training up to the newest train step.
+        trained_s: Seconds of training that the trainer noted last, pauses left out.
 
     Returns:
         The snapshot.
@@ -161,7 +161,7 @@ def take_snapshot(
         stage=stage,
         updates=max((int(line.get("version", 0)) for line in all_updates), default=0),
         wanted_updates=recipe.train.updates,
-        remaining_s=_remaining_s(recipe, all_updates, trained_s, now_s) if running and stage == TRAIN else None,
+        remaining_s=_remaining_s(recipe, all_updates, trained_s) if running and stage == TRAIN else None,
         warmup=_figures([line for line in lines if line.get("kind") == "warmup"]) if stage == WARM_START else {},
         wanted_images=recipe.warmup.images,
         window_s=window_s,
@@ -205,14 +205,14 @@ def _figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-def _remaining_s(recipe: Recipe, updates: Sequence[Mapping[str, Any]], trained_s: float, now_s: float) -> float | None:
+def _remaining_s(recipe: Recipe, updates: Sequence[Mapping[str, Any]], trained_s: float) -> float | None:
     """Seconds until all updates are made or the minutes are used up, whichever comes first."""
     latest = [_time_s(line) for line in updates[-PACE_UPDATES - 1 :]]
     if len(latest) < 2:
         return None
     made = max(int(line.get("version", 0)) for line in updates)
     by_updates_s = max(0, recipe.train.updates - made) * (latest[-1] - latest[0]) / (len(latest) - 1)
-    return min(by_updates_s, max(0.0, 60 * recipe.train.max_minutes - trained_s - max(0.0, now_s - latest[-1])))
+    return min(by_updates_s, max(0.0, 60 * recipe.train.max_minutes - trained_s))
 
 
 def _equal_rewards(lines: Sequence[Mapping[str, Any]]) -> int:

@@ -54,9 +54,7 @@ class ImageStore:
     def all(self) -> list[Manifest]:
         """Every finished image, newest first by name."""
         found = [
-            read_manifest(path)
-            for path in self.images.glob("*/*/manifest.json")
-            if path.parent.name != CURRENT and not path.parent.name.startswith(".")
+            read_manifest(path) for path in self.images.glob("[!.]*/[!.]*/manifest.json") if path.parent.name != CURRENT
         ]
         return sorted(found, key=lambda one: (one.name, one.built_at), reverse=True)
 

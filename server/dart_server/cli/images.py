@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from dart_server.cli.session import address, load_settings, request
+from dart_server.cli.session import address, key_for, load_settings, request
 from dart_server.cli.terminal import Json, fail, show, show_rows
 from dart_server.process.host_setup import builder_directory
 
@@ -191,7 +191,7 @@ def verify(
     ]
     look += [] if start_limit_s is None else ["--start-limit-s", str(start_limit_s)]
     suite = [sys.executable, "-m", CONFORMANCE, name, "--farm", url]
-    environment = {**os.environ, "DART_API_KEY": key_of(settings)}
+    environment = {**os.environ, "DART_API_KEY": key_for(settings, url)}
     try:
         ended = [
             subprocess.run(argv, check=False, text=True, env=environment, stdout=_kept(as_json), stderr=_kept(as_json))
@@ -207,12 +207,6 @@ def verify(
         found = [line for one in ended for line in (*one.stdout.splitlines(), *one.stderr.splitlines())]
         show({"verified": name, "ok": code == 0, "found": found}, "", as_json)
     raise typer.Exit(code)
-
-
-def key_of(settings: FarmSettings) -> str:
-    """The key that commands use for this farm; empty where there is none."""
-    given = os.environ.get("DART_API_KEY")
-    return given or (settings.key_path.read_text().strip() if settings.key_path.exists() else "")
 
 
 def check_packages(place: Path) -> None:

@@ -85,7 +85,7 @@ def request(
     if problem := certificate_file_problem():
         _fail_with(problem)
     url = address(location)
-    key = os.environ.get("DART_API_KEY") or _own_key(location, url)
+    key = key_for(location, url)
     socket = url.removeprefix("unix://") if url.startswith("unix://") else ""
     wanted = {name: value for name, value in (params or {}).items() if value is not None}
     try:
@@ -109,10 +109,12 @@ def request(
     return reply.json() if reply.content else ""
 
 
-def _own_key(location: FarmSettings | RemoteFarm, url: str) -> str:
-    """The key of this user's own farm; empty where there is none, and for a farm of another host, which must not learn it."""
+def key_for(location: FarmSettings | RemoteFarm, url: str) -> str:
+    """`DART_API_KEY`, else the key of this user's own farm, which a farm of another host must not learn; empty where there is none."""
     from dart_server.wire.connection import is_own_host
 
+    if given := os.environ.get("DART_API_KEY"):
+        return given
     if not is_own_host(url) or not location.key_path.exists():
         return ""
     return location.key_path.read_text(encoding="utf-8").strip()

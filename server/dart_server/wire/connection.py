@@ -121,7 +121,10 @@ def _check_address() -> str:
 
 def is_own_host(url: str) -> bool:
     """Return whether an address is this host's own: a Unix socket, loopback, or the name of this host."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # of brackets without an address
+        return False
     if parts.scheme == "unix":
         return True
     host = parts.hostname or ""

@@ -152,6 +152,23 @@ def test_an_image_is_verified_by_the_conformance_suite_and_a_look_at_its_program
     assert json.loads(result.stdout) == {"verified": "small", "ok": not expected, "found": ["ok     boots"] * 2}
 
 
+def test_a_farm_of_another_host_does_not_learn_the_own_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+
+    def run(argv: list[str], *, env: dict[str, str], **_more: object) -> subprocess.CompletedProcess[str]:
+        keys.append(env["DART_API_KEY"])
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    monkeypatch.setenv("DART_FARM_URL", "http://10.0.0.9:8700")
+    monkeypatch.setenv("DART_STATE_DIR", str(home))
+    monkeypatch.delenv("DART_API_KEY", raising=False)
+    (home / "farm.key").write_text("of-the-state-directory\n", encoding="utf-8")
+    monkeypatch.setattr(images, "request", lambda _settings, _path: {})
+    monkeypatch.setattr("dart_server.cli.images.subprocess.run", run)
+    assert CliRunner().invoke(app, ["images", "verify", "small"]).exit_code == 0
+    assert keys == ["", ""]
+
+
 def test_without_the_builder_the_fix_is_named(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "builder_directory", lambda: None)
     result = CliRunner().invoke(app, ["images", "build", "basic"])

@@ -106,6 +106,7 @@ def test_a_file_that_lacks_the_certificate_is_named(monkeypatch: pytest.MonkeyPa
         ("https://localhost:8700", True),
         (FARM, False),
         ("http://10.0.0.9:8700", False),
+        ("http://[farm", False),
     ],
 )
 def test_a_start_is_offered_for_an_address_of_this_host_only(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.cli import app
 from dart_train.config import DataSection, Recipe, RecipeError
 from dart_train.data_manager.store import database
@@ -112,6 +113,27 @@ def test_a_finished_run_is_extended_by_more_updates(tmp_path: Path) -> None:
     assert open_run_directory(longer, paths) == state, "the same command again begins nothing anew"
     with pytest.raises(RecipeError, match=r"train.updates 4 \(now 1\).*can be raised"):
         check_run_folder(recipe(train={"updates": 1}), paths)
+
+
+def test_an_extension_evaluates_anew_what_the_policy_of_before_had_begun(tmp_path: Path) -> None:
+    """The evaluation after training was interrupted: its phase has episodes of a policy that is trained on now."""
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos", "train", train={"updates": 2})
+    state = RunState.load(paths.state)
+    state.unfinished_s["eval-after"] = 60.0
+    state.save(paths.state)
+    state = open_run_directory(recipe(train={"updates": 4}), paths)
+    assert state.phase_name("eval-after") == "eval-after-2"
+    assert state.unfinished_s == {"train": 1.0}
+
+
+def test_a_process_that_is_killed_loses_no_time_of_those_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    state = RunState(unfinished_s={"train": 60.0})
+    with state.timed_stage("train", SYSTEM_CLOCK):
+        state.save(path)  # as a restart of a component does
+    assert RunState.load(path).unfinished_s == {"train": 60.0}
+    assert (list(state.stages_s), state.unfinished_s) == (["train"], {})
 
 
 def test_an_extension_that_another_limit_would_stop_is_refused_with_the_fix(tmp_path: Path) -> None:

@@ -97,6 +97,17 @@ def test_removing_the_last_build_leaves_no_file(store: ImageStore) -> None:
     assert list(store.images.iterdir()) == []
 
 
+def test_what_an_interrupted_removal_left_is_no_image(store: ImageStore) -> None:
+    finished(store, "aaa")
+    (store.images / "basic").rename(store.images / ".removed-basic-7")
+    assert store.all() == []
+    assert store.same_packages("basic", "r") is None
+    finished_again = store.images / "basic"
+    finished_again.mkdir()
+    finished(store, "bbb")
+    assert store.remove("basic", None) == ["bbb"]
+
+
 def packages_left(store: ImageStore, digest: str, *, finished: bool = True) -> Path:
     """A packages layer, with one file."""
     layer = store.images / "basic" / f".packages-{digest}"

@@ -139,13 +139,14 @@ def test_the_time_that_is_left_ends_with_the_minutes_of_training() -> None:
     base = recipe()
     limited = base.model_copy(update={"train": base.train.model_copy(update={"max_minutes": 10.0})})
 
-    def left_s(trained_s: float) -> float | None:
+    def left_s(trained_s: float, now_s: float = NOW_S) -> float | None:
         return take_snapshot(
-            limited, state, lines, None, running=True, now_s=NOW_S, window_s=WINDOW_S, trained_s=trained_s
+            limited, state, lines, None, running=True, now_s=now_s, window_s=WINDOW_S, trained_s=trained_s
         ).remaining_s
 
-    assert left_s(300.0) == 600 - 300 - 60, "the newest train step was a minute ago"
-    assert left_s(590.0) == 0.0
+    assert left_s(360.0) == 600 - 360
+    assert left_s(360.0, NOW_S + 86_400) == 600 - 360, "a run that goes on after a day has not trained meanwhile"
+    assert left_s(610.0) == 0.0
 
 
 def test_the_warm_start_shows_its_progress() -> None:
