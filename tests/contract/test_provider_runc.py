@@ -152,12 +152,12 @@ async def test_connections_and_watches_inside_survive_a_fork(runc_copies: Case) 
     case = runc_copies
     await case.ready("d1")
     talker = (
-        "import socket, time\n"
+        "import os, socket, time\n"
         "s = socket.create_server(('127.0.0.1', 7009))\n"
         "a = socket.create_connection(('127.0.0.1', 7009)); b, _ = s.accept(); n = 0\n"
         "while True:\n"
         " n += 1; a.sendall(b'%08d' % n); got = b.recv(8)\n"
-        " open('/home/user/note', 'w').write(got.decode()); time.sleep(0.02)\n"
+        " open('/home/user/next', 'w').write(got.decode()); os.replace('/home/user/next', '/home/user/note'); time.sleep(0.02)\n"
     )
     await case.exec("d1", "python3", "-c", talker, user="user", detach=True)
 
