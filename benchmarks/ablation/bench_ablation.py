@@ -23,6 +23,7 @@ from benchmarks.ablation.earlier import Earlier, read_earlier
 from benchmarks.ablation.figures import format_table, summarize
 from benchmarks.ablation.runs import WARM, run_arm
 from benchmarks.ablation.session import Session
+from benchmarks.earlier_records import add_records_argument
 from benchmarks.farm.load import say
 from benchmarks.work_folder import work_folder
 from dart_envs.errors import UnsupportedCapabilityError
@@ -47,13 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stop-after", type=float, default=None, metavar="MINUTES", help="begin no further arm after so long"
     )
-    parser.add_argument(
-        "--records",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="records of earlier calls, also on other hosts: a group of arms that they hold in whole for a seed is not run again",
-    )
+    add_records_argument(parser, "groups of arms of a seed, each in whole,")
     parser.add_argument(
         "--noise", type=float, default=0.02, help="of the perturbed engine's weights, share of their own"
     )

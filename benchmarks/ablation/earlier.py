@@ -6,12 +6,12 @@ with one warm start, on one host and in equal time. Non-goals: figures (`figures
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.earlier_records import read_records
 from dart_envs.errors import UnsupportedCapabilityError
 
 BySeed = dict[int, dict[str, Any]]
@@ -59,16 +59,11 @@ def read_earlier(paths: Sequence[Path], noted: Mapping[str, Any], groups: Mappin
         UnsupportedCapabilityError: One cannot be read, or was measured with other settings.
     """
     found = Earlier()
-    for path in paths:
-        try:
-            figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
-            arms = {name: _by_seed(arm["seeds"]) for name, arm in figures["arms"].items()}
-            settings = figures["settings"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UnsupportedCapabilityError(f"--records {path}: this is no record of the ablation") from None
-        if settings != dict(noted):
+    for path, figures in read_records(paths, "ablation"):
+        arms = {name: _by_seed(arm["seeds"]) for name, arm in figures["arms"].items()}
+        if figures["settings"] != dict(noted):
             raise UnsupportedCapabilityError(
-                f"--records {path} was measured with other settings, {settings}: give the same, or leave it out"
+                f"--records {path} was measured with other settings, {figures['settings']}: give the same, or leave it out"
             )
         for names in groups.values():
             whole = set.intersection(*(set(arms.get(name, {})) for name in names))

@@ -21,6 +21,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.earlier_records import add_records_argument
 from benchmarks.grounding.earlier import PACKED, pack_answers, take_over
 from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
 from benchmarks.intervals import Hits, hit_rate, paired
@@ -43,13 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--work", type=Path, help="folder that keeps each seed and arm, to go on from; default: temporary"
     )
-    parser.add_argument(
-        "--records",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="records of earlier calls, also on other hosts: seeds that they hold are not run again",
-    )
+    add_records_argument(parser, "seeds")
     parser.add_argument("--only", choices=PARTS, help="one part; the adaptation trains the head first")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
     parser.add_argument("--smoke", action="store_true", help="a few updates, which learn nothing: whether it works")

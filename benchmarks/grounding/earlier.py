@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.earlier_records import read_records
 from benchmarks.grounding.setting import Setting
 from benchmarks.work_folder import write_json
 from dart_envs.errors import UnsupportedCapabilityError
@@ -59,31 +61,28 @@ def take_over(paths: Sequence[Path], setting: Setting, seeds: Collection[int], w
     Raises:
         UnsupportedCapabilityError: A record cannot be read, has another setting, or has only a part of the benchmark.
     """
-    for path in paths:
-        try:
-            figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
-            same = figures["setting"] == json.loads(json.dumps(dataclasses.asdict(setting)))
-            packed = {int(seed): content for seed, content in figures[PACKED].items()}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UnsupportedCapabilityError(
-                f"--records {path}: this is no record of the grounding benchmark"
-            ) from None
+    for path, figures in read_records(paths, "grounding"):
+        same = figures["setting"] == json.loads(json.dumps(dataclasses.asdict(setting)))
         if not same:
             raise UnsupportedCapabilityError(f"--records {path} was measured with another setting: leave it out")
         if "adaptation" not in figures or "head_over_text" not in figures:
             raise UnsupportedCapabilityError(f"--records {path} was measured with --only: give one with both parts")
-        for seed in packed.keys() & set(seeds):
-            folder = work / f"seed-{seed}"
-            if not folder.exists():
-                _unpack(packed[seed], folder)
+        for seed in seeds:
+            folder, packed = work / f"seed-{seed}", figures[PACKED].get(str(seed))
+            if packed is not None and not folder.exists():
+                _unpack(packed, folder)
 
 
 def _unpack(packed: dict[str, Any], folder: Path) -> None:
-    (folder / FOUND).parent.mkdir(parents=True)
-    write_json(folder / FOUND, packed["found"])
+    """Write the folder of a seed, at once or not at all."""
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / FOUND).parent.mkdir(parents=True)
+    write_json(partial / FOUND, packed["found"])
     for arm, content in packed["arms"].items():
         answers = {
             method: dict(zip(packed["samples"][number].split(), (digit == "1" for digit in digits), strict=True))
             for method, (number, digits) in content["methods"].items()
         }
-        write_json(folder / f"{arm}.json", {"answers": answers, "seconds": content["seconds"]})
+        write_json(partial / f"{arm}.json", {"answers": answers, "seconds": content["seconds"]})
+    partial.rename(folder)

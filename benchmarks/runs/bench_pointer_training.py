@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from benchmarks.earlier_records import add_records_argument, read_records
 from benchmarks.farm.load import say
 from benchmarks.intervals import paired
 from benchmarks.machine import commit, machine
@@ -48,13 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warm-minutes", type=float, default=8.0, help="of warm start, equal for both arms")
     parser.add_argument("--train-minutes", type=float, default=17.0, help="of GRPO, equal for both arms")
     parser.add_argument("--episodes", type=int, default=300, help="of each evaluation")
-    parser.add_argument(
-        "--records",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="records of earlier calls, also on other hosts: seeds that they hold are not run again",
-    )
+    add_records_argument(parser, "seeds")
     parser.add_argument("--stop-after", type=float, metavar="MINUTES", help="begin no further run after so long")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
 
@@ -110,17 +105,12 @@ def read_earlier(paths: Sequence[Path], settings: Mapping[str, Any]) -> dict[str
         UnsupportedCapabilityError: A record cannot be read, or was measured with other settings.
     """
     found: dict[str, dict[int, dict[str, Any]]] = {arm: {} for arm in ARMS}
-    for path in paths:
-        try:
-            figures = json.loads(path.read_text(encoding="utf-8"))["figures"]
-            same = all(figures[key] == value for key, value in settings.items())
-            for arm, seed in ((arm, seed) for arm in ARMS for seed in figures["seeds"]):
-                run = figures["runs"][f"{arm}-{seed}"]
-                found[arm][seed] = {**run, **{when: _unpack(run[when]) for when in WHEN}}
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UnsupportedCapabilityError(f"--records {path}: this is no record of pointer_training") from None
-        if not same:
+    for path, figures in read_records(paths, "pointer_training"):
+        if any(figures[key] != value for key, value in settings.items()):
             raise UnsupportedCapabilityError(f"--records {path} was measured with other settings: leave it out")
+        for arm, seed in ((arm, seed) for arm in ARMS for seed in figures["seeds"]):
+            run = figures["runs"][f"{arm}-{seed}"]
+            found[arm][seed] = {**run, **{when: _unpack(run[when]) for when in WHEN}}
     return found
 
 

@@ -151,7 +151,7 @@ def test_what_is_recorded_is_not_done_again_and_what_failed_is(tmp_path: Path) -
 
 def _write_earlier(path: Path, arms: dict[str, Any], settings: dict[str, Any], warm_starts: dict[str, Any]) -> Path:
     figures = {"settings": settings, "warm_starts": warm_starts, "hard_families": {}, **summarize(arms)}
-    path.write_text(json.dumps({"figures": figures}), encoding="utf-8")
+    path.write_text(json.dumps({"benchmark": "ablation", "figures": figures}), encoding="utf-8")
     return path
 
 
@@ -172,7 +172,7 @@ def test_an_earlier_record_of_other_settings_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedCapabilityError, match="other settings"):
         read_earlier([written], {"minutes": 2.0}, {})
     (tmp_path / "none.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UnsupportedCapabilityError, match="no record of the ablation"):
+    with pytest.raises(UnsupportedCapabilityError, match="cannot be read"):
         read_earlier([tmp_path / "none.json"], {}, {})
 
 

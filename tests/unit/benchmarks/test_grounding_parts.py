@@ -195,7 +195,9 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
         work, record = tmp_path / f"work-{seed}", tmp_path / f"record-{seed}.json"
         _finished_seed(work / f"seed-{seed}", seed)
         write_json(work / "settings.json", {**dataclasses.asdict(SMOKE), "shares": list(SMOKE.shares), "threads": 1})
-        write_json(record, {"figures": bench_grounding.measure(_arguments(seeds=[seed], work=work))})
+        write_json(
+            record, {"benchmark": "grounding", "figures": bench_grounding.measure(_arguments(seeds=[seed], work=work))}
+        )
         records.append(record)
     both = bench_grounding.measure(_arguments(seeds=[1, 2], records=records))
     each = [json.loads(record.read_text())["figures"] for record in records]
@@ -206,7 +208,14 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
     with pytest.raises(UnsupportedCapabilityError, match="another setting"):
         take_over(records, FULL, [1], tmp_path / "other")
     part = tmp_path / "part.json"
-    write_json(part, {"figures": {key: value for key, value in each[0].items() if key != "adaptation"}})
+    write_json(
+        part,
+        {"benchmark": "grounding", "figures": {key: value for key, value in each[0].items() if key != "adaptation"}},
+    )
+    foreign = tmp_path / "foreign.json"
+    write_json(foreign, {"benchmark": "demo", "figures": {}})
+    with pytest.raises(UnsupportedCapabilityError, match="of the benchmark demo"):
+        take_over([foreign], SMOKE, [1], tmp_path / "other")
     with pytest.raises(UnsupportedCapabilityError, match="with --only"):
         take_over([part], SMOKE, [1], tmp_path / "other")
 

@@ -39,12 +39,15 @@ def test_seeds_of_an_earlier_record_count_as_if_they_had_been_run_here(tmp_path:
     head, text = {1: _record(15), 2: _record(13)}, {1: _record(10), 2: _record(10)}
     together, settings = compare(head, text), {"episodes": 20}
     record = tmp_path / "one.json"
-    record.write_text(json.dumps({"figures": {**settings, **compare({1: head[1]}, {1: text[1]})}}), encoding="utf-8")
+    record.write_text(
+        json.dumps({"benchmark": "pointer_training", "figures": {**settings, **compare({1: head[1]}, {1: text[1]})}}),
+        encoding="utf-8",
+    )
     earlier = read_earlier([record], settings)
     assert compare({2: head[2], **earlier["head"]}, {2: text[2], **earlier["text"]}) == together
     with pytest.raises(UnsupportedCapabilityError, match="other settings"):
         read_earlier([record], {"episodes": 30})
-    with pytest.raises(UnsupportedCapabilityError, match="no record of pointer_training"):
+    with pytest.raises(UnsupportedCapabilityError, match="cannot be read"):
         read_earlier([tmp_path / "none.json"], settings)
 
 
