@@ -158,12 +158,14 @@ class ImageStore:
         The folder goes with the last finished build, and with all of the name.
         """
         folder = self.images / name
-        left = self.unfinished(name)
-        doomed = [one.digest for one in self.all() if one.name == name and digest in (None, one.digest)]
-        known = folder.is_dir() if digest is None else bool(doomed) or digest in left
-        if not (NAME.fullmatch(name) and known):
-            raise UsageError(f"there is no image {name}{' ' + digest if digest else ''}")
+        missing = UsageError(f"there is no image {name}{' ' + digest if digest else ''}")
+        if not (NAME.fullmatch(name) and folder.is_dir()):
+            raise missing
         with self.locked(name, wait=False):
+            left = self.unfinished(name)
+            doomed = [one.digest for one in self.all() if one.name == name and digest in (None, one.digest)]
+            if not (digest is None or doomed or digest in left):
+                raise missing
             for one in doomed:
                 target = self.directory(name, one)
                 with unused(target):

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,25 @@ def test_removing_the_last_build_leaves_no_file(store: ImageStore) -> None:
     assert store.build_log("basic").exists()
     store.remove("basic", "bbb")
     assert list(store.images.iterdir()) == []
+
+
+def test_an_image_that_another_process_has_just_removed_is_missing(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(store, "aaa")
+    finished(store, "bbb", at="2026-01-02T00:00:00+00:00")
+    right, other = store.locked, ImageStore(store.images.parent)
+
+    @contextlib.contextmanager
+    def second(name: str, *, wait: bool = True) -> Iterator[None]:
+        other.remove("basic", "aaa")
+        with right(name, wait=wait):
+            yield
+
+    monkeypatch.setattr(store, "locked", second)
+    with pytest.raises(UsageError, match="there is no image basic aaa"):
+        store.remove("basic", "aaa")
+    assert [one.digest for one in store.all()] == ["bbb"]
 
 
 def test_what_an_interrupted_removal_left_is_no_image(store: ImageStore) -> None:
