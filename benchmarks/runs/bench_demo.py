@@ -52,9 +52,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         overrides = [f"run.seed={seed}", f"eval.baseline_episodes={baselines}"]
         runs[f"seed-{seed}"] = earlier.get(f"seed-{seed}") or run(args, f"demo-{seed}", overrides)
     figures: dict[str, Any] = {"runs": runs}
-    if runs and all(found["gain_points"] is not None for found in runs.values()):
-        figures["gain_points_median"] = statistics.median(found["gain_points"] for found in runs.values())
-        figures["gain_lower_points_min"] = min(found["gain_lower_points"] for found in runs.values())
+    if runs:
+        figures["minutes_median"] = statistics.median(found["minutes"] for found in runs.values())
+        gains, bounds = ([found[key] for found in runs.values()] for key in ("gain_points", "gain_lower_points"))
+        if None not in gains:
+            figures["gain_points_median"] = statistics.median(gains)
+        if None not in bounds:
+            figures["gain_lower_points_min"] = min(bounds)
     if args.control_seed is not None:
         figures["control"] = control or run(
             args,
