@@ -12,8 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK, wait_for
@@ -71,28 +71,42 @@ async def farm_session(recipe: Recipe, note: Callable[[str], None], clock: Clock
         clock: Clock of the wait for leases at the end.
 
     Yields:
-        Nothing; environment variables name the farm for the components.
+        Nothing; environment variables name the farm for the components meanwhile.
 
     Raises:
         FarmUnusableError: There is no farm, or it has another provider or fewer desktops.
     """
     address = _address(recipe)
     was_running = address is not None or await _running_farm() is not None
-    os.environ.update(_environment(recipe))
-    if address is not None:
-        os.environ[URL] = address
-    try:
-        view = await _view(None)
-    except FarmError as error:
-        raise FarmUnusableError(str(error)) from error
-    for problem in _mismatches(recipe, view):
-        raise FarmUnusableError(problem)
-    note(f"farm: {view.provider}, up to {view.max_desktops} desktops{', found running' if was_running else ''}")
+    settings = _environment(recipe) | ({} if address is None else {URL: address})
+    with _in_environment(settings):
+        try:
+            view = await _view(None)
+        except FarmError as error:
+            raise FarmUnusableError(str(error)) from error
+        for problem in _mismatches(recipe, view):
+            raise FarmUnusableError(problem)
+        note(f"farm: {view.provider}, up to {view.max_desktops} desktops{', found running' if was_running else ''}")
+        try:
+            yield
+        finally:
+            if not was_running:
+                await asyncio.shield(_stop_if_unused(note, clock))
+
+
+@contextmanager
+def _in_environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables that are as before afterwards."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     try:
         yield
     finally:
-        if not was_running:
-            await asyncio.shield(_stop_if_unused(note, clock))
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _address(recipe: Recipe) -> str | None:

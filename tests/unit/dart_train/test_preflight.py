@@ -174,7 +174,7 @@ async def test_the_recipe_names_a_farm_elsewhere_and_the_environment_goes_first(
         monkeypatch.delenv("DART_FARM_URL")
         async with farm.farm_session(named, lambda _: None):
             assert os.environ["DART_FARM_URL"] == named.desktops.farm
-        monkeypatch.delenv("DART_FARM_URL")
+        assert "DART_FARM_URL" not in os.environ
 
 
 def test_a_socket_that_a_killed_farm_left_is_no_farm(place: Path) -> None:
