@@ -149,7 +149,7 @@ class ClaimQueue:
     def _timeout_error(self, ticket: ClaimTicket, wait_s: float) -> ApiError:
         if self.fair_queue.blocked_by_quota(ticket):
             limit, held = self.fair_queue.quota(ticket.owner).max_leases, self.fair_queue.held(ticket.owner)
-            detail = f"this key still holds {held} of the {limit} desktops that it may, after {wait_s:.0f} s of waiting"
+            detail = f"this key still holds {held} of the {limit} desktops that it may, after {wait_s:g} s of waiting"
             hint = (
                 f"Use at most {limit} at a time (`dart-envs eval --desktops {limit}`), release leases, or ask for a larger "
                 "quota."
