@@ -24,11 +24,13 @@ class NamedElement:
         name: Its name, for instance "last button above".
         sentence: The sentence that asks for it.
         element: The element.
+        by_text: Whether the name is a text that varies from task to task and has to be read from the screen.
     """
 
     name: str
     sentence: str
     element: A11yElement
+    by_text: bool = False
 
 
 class ScreenNames(Protocol):

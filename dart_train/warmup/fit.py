@@ -35,7 +35,7 @@ from dart_train.model.weights import write_directory_atomically
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
-from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder
+from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, texts_are_mentioned
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ class _WarmStartTrainer:
         self.screens = [screen for screen in everything if screen.task_id not in held_out]
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
+        self.by_text = texts_are_mentioned(self.screens)
         self.imitated = imitated_steps(self.screens, config)
         if self.head is not None and not self.imitated:
             raise ScreenError(
@@ -286,7 +287,8 @@ class _WarmStartTrainer:
         """The model-input image of a screenshot, and the builder of its queries."""
         image = self.builder.model_image(pixels)
         points = self.builder.points(pixels, image)
-        return image, QueryBuilder(points, self.config.coordinate_step_px, described=self.head is not None)
+        described = self.head is not None
+        return image, QueryBuilder(points, self.config.coordinate_step_px, described, self.by_text)
 
     def _demonstration_queries(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
         if not self.config.imitate_order:

@@ -1,6 +1,7 @@
 """Questions about an annotated screen, with their correct answers.
 
-Role: makes four kinds of queries of the elements that the screen's suite has names for (`Suite.screen_names`):
+Role: makes four kinds of queries of the elements that the screen's suite has names for (`Suite.screen_names`), by their text only where
+an instruction of the suite's recorded tasks does so (`texts_are_mentioned`):
 
     grounding_queries       "Choose the second row."                    thought and click are learnt
     thought_given_queries   the task's instruction, thought given       the click is learnt: where a thought leads
@@ -68,11 +69,13 @@ class QueryBuilder:
         points: Maps between screen and model-input pixels.
         step_px: Grid of clicks, in model-input pixels.
         described: Whether answers describe elements, for an action head, instead of giving coordinates.
+        by_text: Whether elements are also named by a text that has to be read.
     """
 
     points: PointMap
     step_px: int
     described: bool = False
+    by_text: bool = False
 
     def grounding_queries(self, screen: AnnotatedScreen) -> list[Query]:
         """Ask for every element of the screen by every name that it has.
@@ -85,7 +88,7 @@ class QueryBuilder:
         """
         return [
             Query(part.sentence, (), self._click(part.element, part.name), self._box(part.element))
-            for part in named_elements(screen)
+            for part in self._named(screen)
         ]
 
     def thought_given_queries(self, screen: AnnotatedScreen, random: Random) -> list[Query]:
@@ -98,7 +101,7 @@ class QueryBuilder:
         Returns:
             The queries.
         """
-        parts = named_elements(screen)
+        parts = self._named(screen)
         queries = []
         for part in parts:
             past = (self._click(random.choice(parts).element, ""),) if random.random() < 0.5 else ()
@@ -120,7 +123,7 @@ class QueryBuilder:
         if screen.action is None:
             return None
         target = _element_at(screen.elements, screen.action)
-        thought = "" if target is None else _thought(screen, target)
+        thought = "" if target is None else self._thought(screen, target)
         return Query(
             screen.instruction,
             self._past(screen),
@@ -143,7 +146,7 @@ class QueryBuilder:
         past = self._past(screen)
         queries = [
             Query(screen.instruction, past, self._click(part.element, part.name), self._box(part.element))
-            for part in named_elements(screen)
+            for part in self._named(screen)
             if _is_mentioned(part.name, screen)
         ]
         demonstrated = self.demonstration_query(screen)
@@ -160,7 +163,7 @@ class QueryBuilder:
         """
         (screen_w, screen_h), (width, height) = self.points.screen_wh, self.points.model_wh
         questions = []
-        for part in named_elements(screen):
+        for part in self._named(screen):
             element = part.element
             x0, y0 = max(0, element.x), max(0, element.y)
             x1, y1 = min(screen_w, element.x + element.w), min(screen_h, element.y + element.h)
@@ -168,6 +171,16 @@ class QueryBuilder:
                 box = x0 * width / screen_w, y0 * height / screen_h, x1 * width / screen_w, y1 * height / screen_h
                 questions.append(HeadQuestion(head_instruction(part.name), box))
         return questions
+
+    def _named(self, screen: AnnotatedScreen) -> list[NamedElement]:
+        """The elements of a screen by the names that are taught."""
+        return [part for part in _named_elements(screen) if self.by_text or not part.by_text]
+
+    def _thought(self, screen: AnnotatedScreen, target: A11yElement) -> str:
+        """The name of the target element: the one that the instruction mentions where it mentions one."""
+        names = [part.name for part in self._named(screen) if part.element == target]
+        mentioned = [name for name in names if name in screen.instruction]
+        return next(iter(mentioned or names), "")
 
     def _past(self, screen: AnnotatedScreen) -> tuple[str, ...]:
         """The answer before this screen, which has no thought."""
@@ -177,7 +190,7 @@ class QueryBuilder:
         if self.described:
             before = replace(screen, elements=screen.previous_elements)
             target = _element_at(before.elements, screen.previous)
-            name = "" if target is None else _thought(before, target)
+            name = "" if target is None else self._thought(before, target)
         return (self._answer(screen.previous, target, name),)
 
     def _click(self, element: A11yElement, thought: str) -> str:
@@ -209,24 +222,24 @@ class QueryBuilder:
         return element.x * across, element.y * down, right * across, bottom * down
 
 
-def named_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:
-    """Name the elements of a screen as the instructions of its suite do.
+def texts_are_mentioned(screens: Sequence[AnnotatedScreen]) -> bool:
+    """Say whether an instruction calls an element of its screen by a text that has to be read.
 
     Args:
-        screen: The screen.
+        screens: Screens of recorded tasks.
 
     Returns:
-        The named elements; none where the suite has no names.
+        True where one does.
     """
+    return any(
+        part.by_text and _is_mentioned(part.name, screen) for screen in screens for part in _named_elements(screen)
+    )
+
+
+def _named_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:
+    """Name the elements of a screen as the instructions of its suite do; none where the suite has no names."""
     names = load_suite(screen.task_id.split("/", 1)[0]).screen_names
     return () if names is None else names.name_elements(screen.elements)
-
-
-def _thought(screen: AnnotatedScreen, target: A11yElement) -> str:
-    """The name of the target element: the one that the instruction mentions where it mentions one."""
-    names = [part.name for part in named_elements(screen) if part.element == target]
-    mentioned = [name for name in names if name in screen.instruction]
-    return next(iter(mentioned or names), "")
 
 
 def _is_mentioned(name: str, screen: AnnotatedScreen) -> bool:

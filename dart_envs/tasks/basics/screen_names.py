@@ -1,7 +1,8 @@
-"""How the instructions of `basics` call the elements of a screen: by their place in their window.
+"""How the instructions of `basics` call the elements of a screen: by their place in their window, or by their text.
 
-Role: names buttons, rows and boxes by their place ("second row", "last button above"), and the buttons that commit or cancel by their
-label. Rule: of several windows the upper one is "above" and the lowest one "below". Non-goals: generating tasks.
+Role: names buttons, rows and boxes by their place ("second row", "last button above") and by their text ("Apple"), and the buttons that
+commit or cancel by their label. Rule: of several windows the upper one is "above" and the lowest one "below"; a box has the text of its
+row. Non-goals: generating tasks.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class BasicsScreenNames:
                         parts.append(
                             NamedElement(f"{name} {noun}{side}", f"{VERBS[noun]} the {name} {noun}{side}.", member)
                         )
+                    if text := _text_of(member, inside):
+                        parts.append(NamedElement(text, f"{VERBS[noun]} {text}.", member, by_text=True))
             for element in inside:
                 if element.role == "push button" and element.name in DIALOG_BUTTONS:
                     parts.append(NamedElement(f"{element.name}{side}", f"Press {element.name}{side}.", element))
@@ -73,6 +76,14 @@ def _group_elements(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yE
         ("row", sorted(rows, key=lambda e: e.y)),
     ]
     return [(noun, members) for noun, members in groups if members]
+
+
+def _text_of(member: A11yElement, inside: Sequence[A11yElement]) -> str:
+    """The text of an element; of a box without one, that of the nearest cell to its right in its row."""
+    if member.name:
+        return member.name
+    right_of_it = [e for e in inside if e.role == "table cell" and e.name and e.x > member.x and e.y == member.y]
+    return min(right_of_it, key=lambda e: e.x).name if right_of_it else ""
 
 
 def _within(element: A11yElement, window: A11yElement) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
 from dart_train.warmup.fit import _WarmStartTrainer, held_out_tasks, imitated_steps
 from dart_train.warmup.packing import NO_LABEL, Packer
-from dart_train.warmup.queries import Query, QueryBuilder
+from dart_train.warmup.queries import Query, QueryBuilder, texts_are_mentioned
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, read_screens, shift_windows
 
 torch = pytest.importorskip("torch")
@@ -111,6 +112,22 @@ def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
         "Tick the second box.",
         "Tick the last box.",
     }
+
+
+def test_texts_are_asked_for_only_where_an_instruction_names_one() -> None:
+    by_place, named = _screen(), _screen(instruction="Choose Tiger, then press OK.")
+    assert not texts_are_mentioned([by_place])
+    assert texts_are_mentioned([by_place, named])
+    reading = replace(QUERY_BUILDER, by_text=True)
+    added = {q.instruction for q in reading.grounding_queries(named)} - {
+        q.instruction for q in QUERY_BUILDER.grounding_queries(named)
+    }
+    assert added == {"Choose Moon.", "Choose Tiger.", "Choose Chair."}
+    assert _thoughts(reading.unordered_queries(named)) == ["OK", "Tiger"]
+    demonstrated = replace(named, action=Action(ActionType.CLICK, x=150, y=140), previous=None, step=0)
+    (query,) = [reading.demonstration_query(demonstrated)]
+    assert query is not None
+    assert _thoughts([query]) == ["Tiger"]
 
 
 def test_a_guided_query_gives_the_thought_and_asks_for_the_click() -> None:

@@ -27,7 +27,7 @@ def test_elements_of_two_windows_are_named_by_their_place() -> None:
         element("dialog", "", 0, 200, 100, 100),
         element("table cell", "one", 10, 210),
     ]
-    found = {part.name: part.element.name for part in names.name_elements(screen)}
+    found = {part.name: part.element.name for part in names.name_elements(screen) if not part.by_text}
     assert found == {
         "first button above": "B",
         "second button above": "A",
@@ -36,6 +36,30 @@ def test_elements_of_two_windows_are_named_by_their_place() -> None:
         "first row below": "one",
         "last row below": "one",
     }
+
+
+def test_elements_are_named_by_their_text_too_and_a_box_by_that_of_its_row() -> None:
+    names = tasks.load_suite("basics").screen_names
+    assert names is not None
+    buttons = [
+        element("dialog", "", 0, 0, 100, 100),
+        element("push button", "Sun", 10, 10),
+        element("push button", "OK", 10, 60),
+    ]
+    boxes = [
+        element("dialog", "", 0, 0, 100, 100),
+        *(element("table cell", "", 0, y) for y in (10, 40)),
+        *(element("table cell", word, 30, y) for word, y in (("Wolf", 40), ("Moon", 10))),
+    ]
+    found = [
+        [
+            (part.name, part.sentence, part.element.x, part.element.y)
+            for part in names.name_elements(screen)
+            if part.by_text
+        ]
+        for screen in (buttons, boxes)
+    ]
+    assert found == [[("Sun", "Press Sun.", 10, 10)], [("Moon", "Tick Moon.", 0, 10), ("Wolf", "Tick Wolf.", 0, 40)]]
 
 
 @pytest.mark.parametrize(
