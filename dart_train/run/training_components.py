@@ -224,6 +224,8 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         out_dir=paths.warm_start_model,
         metrics=paths.metrics,
         prompt=recipe_prompt(recipe),
+        min_pixels=recipe.model.min_pixels,
+        max_pixels=recipe.model.max_pixels,
         pointer=recipe.model.pointer,
         device=recipe.train.device,
         dtype=recipe.train.dtype,

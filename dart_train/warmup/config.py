@@ -26,6 +26,8 @@ class WarmupConfig(StrictModel):
         out_dir: Where version 0 is written, atomically; it must not exist.
         metrics: File that gets a JSON line periodically.
         prompt: Prompt preset of the policy.
+        min_pixels: Least pixels of a model-input image; None: the prompt's own.
+        max_pixels: Most pixels of a model-input image; None: the prompt's own.
         pointer: Whether the policy has an action head: it learns to describe elements, and the head to find them. One without a head gets a
             new one.
         offset_parts: Parts per side of a cell that a new head tells apart.
@@ -58,6 +60,8 @@ class WarmupConfig(StrictModel):
     out_dir: Path
     metrics: Path
     prompt: PresetName = "tiny"
+    min_pixels: int | None = Field(default=None, ge=1)
+    max_pixels: int | None = Field(default=None, ge=1)
     pointer: bool = False
     offset_parts: int = Field(default=4, ge=1)
     device: DeviceChoice = "auto"

@@ -158,7 +158,7 @@ class _WarmStartTrainer:
         self.report = report
         self.random = Random(config.seed)
         self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
-        spec = preset(config.prompt, images=1)
+        spec = preset(config.prompt, images=1, min_pixels=config.min_pixels, max_pixels=config.max_pixels)
         self.builder = PromptBuilder(spec if self.head is None else tell_of_targets(spec))
         everything = read_screens(config.screens)
         held_out = held_out_tasks(everything, config.held_out_fraction)

@@ -211,12 +211,17 @@ def test_device_and_format_reach_trainer_and_warm_start(tmp_path: Path) -> None:
     assert written(chosen) == ["cpu", "float32", 2, "cpu", "float32"]
 
 
-def test_the_pixels_of_a_recipe_bound_the_pictures_of_rollouts(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_pixels_of_a_recipe_bound_the_pictures_of_rollouts_and_of_the_warm_start(
+    checkpoint: Path, tmp_path: Path
+) -> None:
     paths = RunPaths(tmp_path / "r")
     paths.make()
     sizes = []
     for section in ({"max_pixels": 200 * 32 * 32}, {}):
-        (spec,) = components.rollout_workers(recipe_of(checkpoint, model=section), paths, "vllm")
+        recipe = recipe_of(checkpoint, model=section)
+        (spec,) = components.rollout_workers(recipe, paths, "vllm")
+        warmup = json.loads(Path(training_components.warm_start(recipe, paths).argv[-1]).read_text())
+        assert (warmup["min_pixels"], warmup["max_pixels"]) == (None, section.get("max_pixels"))
         sizes.append(load_worker_config(Path(spec.argv[-1])).prompt_spec.picture_wh((1920, 1080)))
     assert sizes[0][0] * sizes[0][1] <= 200 * 32 * 32 < sizes[1][0] * sizes[1][1]
     (problem,) = recipe_policy.problems(recipe_of(checkpoint, model={"max_pixels": 100}))

@@ -333,6 +333,13 @@ def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, l
         warm_start(_config(tmp_path, tmp_path / "start"))
 
 
+def test_a_warm_start_sees_pictures_of_the_size_that_rollouts_have(tmp_path: Path, loaded: LoadedModel) -> None:
+    _store(tmp_path / "screens", 4)
+    trainer = _WarmStartTrainer(_config(tmp_path, tmp_path, max_pixels=320 * 192), loaded, lambda _: None)
+    image, _ = trainer._example(trainer.screens[0])
+    assert 256 * 160 < image.shape[0] * image.shape[1] <= 320 * 192
+
+
 def test_a_policy_with_a_head_says_names_and_its_head_is_asked_for_their_boxes() -> None:
     builder = QueryBuilder(POINTS, step_px=8, described=True)
     screen = _screen(previous_elements=_list_dialog())
