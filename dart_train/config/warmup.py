@@ -19,6 +19,8 @@ class WarmupSection(StrictModel):
         imitated_demos_per_family: Demonstrations per family that are imitated.
         imitate_order: False: any element that the instruction mentions is imitated, so that their order is not learnt.
         imitation_fraction: How often an imitated action is asked about where a screen has one.
+        pages: Pages of texts, cut out of the screens, that the vision tower learns to read before the policy learns to answer; 0: none.
+        pages_max_minutes: Minutes after which reading ends.
         images: Training images in all, repeats included.
         queries_per_image: Queries per image.
         batch_size: Images per update.
@@ -36,6 +38,8 @@ class WarmupSection(StrictModel):
         default=True,
     )
     imitation_fraction: float = Field(default=0.5, ge=0, le=1)
+    pages: int = Field(default=0, ge=0)
+    pages_max_minutes: float = Field(default=20.0, gt=0)
     images: int = Field(default=24_000, ge=1)
     queries_per_image: int = Field(default=6, ge=1, le=64)
     batch_size: int = Field(default=32, ge=1)

@@ -270,6 +270,7 @@ def _mean_percent(episodes: Sequence[EpisodeResult]) -> float:
 def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
     updates = [line for line in metrics if line.get("kind") == "update"]
     warmup = [line for line in metrics if line.get("kind") == "warmup"]
+    reading = [line for line in metrics if line.get("kind") == "reading"]
     evaluations = [line for line in metrics if line.get("kind") == METRICS_KIND]
 
     def curve(lines: Sequence[Mapping[str, Any]], x: str, y: str, label: str) -> Curve:
@@ -283,7 +284,9 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
         return Curve(f"{label}, mean of {SMOOTHING} updates", [points[end - 1][0] for end in ends], means, points)
 
     families = sorted({key for line in updates for key in line if key.startswith("reward/")})
+    reads = curve(reading, "pages", "reading_accuracy", "texts whose place is found, on screens of held-out tasks")
     return [
+        *([Chart("Reading", "pages seen", "fraction of texts", [reads])] if reading else []),
         Chart("Warm start", "images seen", "loss", [curve(warmup, "images", "loss", "loss")]),
         Chart("Reward of the members of the training batches", "policy version", "mean reward", [
             smoothed("reward_mean", "all"), *(smoothed(key, key.removeprefix("reward/")) for key in families),

@@ -423,20 +423,20 @@ def thread_env(threads: int) -> dict[str, str]:
 
 
 class MetricsTail:
-    """Reads the lines of one kind that are appended to a metrics file.
+    """Reads the lines of some kinds that are appended to a metrics file.
 
     Args:
         path: The file.
-        kind: The kind of lines.
+        kinds: The kinds of lines.
     """
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, *kinds: str) -> None:
         self._reader = MetricsReader(path, from_end=True)
-        self._kind = kind
+        self._kinds = kinds
 
     def newest(self) -> str | None:
-        """Return the newest line of the kind since the last call, formatted for display; None where there is none."""
-        chosen = [line for line in self._reader.read_new() if line.get("kind") == self._kind]
+        """Return the newest line of the kinds since the last call, formatted for display; None where there is none."""
+        chosen = [line for line in self._reader.read_new() if line.get("kind") in self._kinds]
         return _format_metrics(chosen[-1]) if chosen else None
 
 
@@ -445,6 +445,7 @@ def _format_metrics(line: dict[str, Any]) -> str:
         "version",
         "update",
         "updates",
+        "pages",
         "images",
         "nll",
         "held_out_nll",
@@ -452,6 +453,7 @@ def _format_metrics(line: dict[str, Any]) -> str:
         "loss",
         "entropy",
         "staleness_mean",
+        "reading_accuracy",
         "grounding_accuracy",
     )
     return ", ".join(

@@ -235,6 +235,8 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         imitated_demos_per_family=section.imitated_demos_per_family,
         imitate_order=section.imitate_order,
         imitation_fraction=section.imitation_fraction,
+        pages=section.pages,
+        pages_max_minutes=section.pages_max_minutes,
         images=section.images,
         queries_per_image=section.queries_per_image,
         batch_size=section.batch_size,

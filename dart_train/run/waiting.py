@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,9 @@ from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
 
 T = TypeVar("T")
+
+EARLIER_KINDS: Mapping[str, tuple[str, ...]] = {"warmup": ("reading",)}
+"""What the metrics lines of a component report before those of a kind."""
 
 
 class RunFailed(Exception):
@@ -182,7 +185,7 @@ class Waits:
             RunFailed: It has made no progress for too long.
             ComponentFailed: It ended otherwise.
         """
-        tail = components.MetricsTail(self._paths.metrics, kind)
+        tail = components.MetricsTail(self._paths.metrics, kind, *EARLIER_KINDS.get(kind, ()))
         waiter = asyncio.ensure_future(component.wait())
         state = waits.ComponentWait(
             component.name,

@@ -5,7 +5,8 @@ whoever reads the file again gets the same ones; the step of a kind only rises, 
 single episodes and weight updates (the report and `dart-train watch` show them).
 
     kind         step                  from
-    warmup       images seen           the warm start
+    reading      pages seen            the warm start: the vision tower learns to read
+    warmup       images seen           the warm start: the policy learns to answer
     update       policy version        the trainer, one line per train step
     evaluation   policy version        evaluation during training
 """
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-STEP_KEYS = {"warmup": "images", "update": "version", "evaluation": "version"}
+STEP_KEYS = {"reading": "pages", "warmup": "images", "update": "version", "evaluation": "version"}
 """The field that is the step, by kind."""
 NOT_SCALARS = frozenset({"kind", "time_s"})
 

@@ -41,6 +41,10 @@ class WarmupConfig(StrictModel):
         imitation_fraction: How often an imitated action is asked about where a screen has one.
         thought_given_fraction: Fraction of the other queries that use the task's instruction and give the thought.
         coordinate_step_px: Grid of click coordinates, in model-input pixels.
+        pages: Pages of texts that the vision tower learns to read before the policy learns to answer; 0: none.
+        pages_learning_rate: Greatest learning rate of these pages.
+        pages_max_minutes: Minutes after which reading ends.
+        report_every_pages: Pages per metric line.
         images: Training images in all, repeats included.
         queries_per_image: Queries per image.
         batch_size: Images per update.
@@ -75,6 +79,10 @@ class WarmupConfig(StrictModel):
     imitation_fraction: float = Field(default=0.5, ge=0, le=1)
     thought_given_fraction: float = Field(default=0.5, ge=0, le=1)
     coordinate_step_px: int = Field(default=8, ge=1)
+    pages: int = Field(default=0, ge=0)
+    pages_learning_rate: float = Field(default=1e-3, gt=0)
+    pages_max_minutes: float = Field(default=20.0, gt=0)
+    report_every_pages: int = Field(default=3_200, ge=1)
     images: int = Field(default=24_000, ge=1)
     queries_per_image: int = Field(default=6, ge=1, le=64)
     batch_size: int = Field(default=32, ge=1)

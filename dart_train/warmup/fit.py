@@ -33,9 +33,12 @@ from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.weights import write_directory_atomically
 from dart_train.warmup.config import WarmupConfig
+from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
+from dart_train.warmup.pages import PageWriter, find_texts
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, texts_are_mentioned
+from dart_train.warmup.reading import ReadImage, ReadingLearner, learn_to_read
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
 MAX_EVAL_SCREENS = 64
 MAX_CACHED_IMAGES = 4_000
 """Translated images kept in memory (0.12 MB each at 256x160); resizing a screenshot takes a third as long as training on it."""
-MIN_WEIGHT_DECAY_NDIM = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,6 @@ class _WarmStartTrainer:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.clock = clock
-        import torch
 
         self.config = config
         self.loaded = loaded
@@ -180,20 +181,16 @@ class _WarmStartTrainer:
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
         self.parameters = [parameter for _, parameter in loaded.named_parameters()]
-        plain = [p for p in self.parameters if p.ndim < MIN_WEIGHT_DECAY_NDIM]
-        decayed = [p for p in self.parameters if p.ndim >= MIN_WEIGHT_DECAY_NDIM]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
-            lr=config.learning_rate,
-            betas=(0.9, 0.98),
-        )
+        self.optimizer = make_optimizer(self.parameters, config.learning_rate, config)
 
     def run(self) -> WarmupResult:
+        if self.config.pages:
+            self._read_pages()
         config, began_s = self.config, self.clock.monotonic()
         seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
         while seen < config.images and self.clock.monotonic() - began_s < config.max_minutes * 60:
             done = max(seen / config.images, (self.clock.monotonic() - began_s) / (config.max_minutes * 60))
-            self._set_rate(update, done)
+            set_rate(self.optimizer, config.learning_rate, update, done, config)
             loss = self._update()
             seen, update = seen + config.batch_size, update + 1
             mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
@@ -203,11 +200,22 @@ class _WarmStartTrainer:
         grounding, demonstration = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
         return WarmupResult(seen, self.clock.monotonic() - began_s, mean_loss, grounding, demonstration)
 
-    def _set_rate(self, update: int, done: float) -> None:
-        rise = min(1.0, (update + 1) / self.config.lr_warmup_updates)
-        fall = min(1.0, max(0.05, (1.0 - done) / self.config.lr_decay_fraction))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * rise * fall
+    def _read_pages(self) -> None:
+        texts = {
+            screen.of_step: find_texts(self.pixels[screen.image], screen) for screen in (*self.screens, *self.measured)
+        }
+        writer = PageWriter((self.pixels[screen.image], texts[screen.of_step]) for screen in self.screens)
+        if not writer.texts:
+            raise ScreenError(
+                f"warmup.pages: no text is on enough screens of {self.config.screens}: collect more demonstrations, or set it to 0"
+            )
+        measured = [
+            ReadImage(self.builder.model_image(pixels), texts[screen.of_step], (pixels.shape[1], pixels.shape[0]))
+            for screen in self.measured
+            for pixels in (self.pixels[screen.image],)
+        ]
+        learner = ReadingLearner(self.loaded, self.compute, writer, self.builder.model_image, self.config)
+        learn_to_read(learner, measured, self.config, self.clock, self.report)
 
     def _update(self) -> float:
         import torch

@@ -116,8 +116,11 @@ def _progress(snapshot: RunSnapshot) -> Table:
 
 
 def _warm_start(snapshot: RunSnapshot) -> Text:
-    figures = [f"images {snapshot.warmup['images']:.0f} of {snapshot.wanted_images}"]
-    for key in ("loss", "grounding_accuracy", "imitation_accuracy"):
+    wanted = {"pages": snapshot.wanted_pages, "images": snapshot.wanted_images}
+    figures = [
+        f"{what} {snapshot.warmup[what]:.0f} of {number}" for what, number in wanted.items() if what in snapshot.warmup
+    ]
+    for key in ("loss", "reading_accuracy", "grounding_accuracy", "imitation_accuracy"):
         if key in snapshot.warmup:
             figures.append(f"{key.replace('_', ' ')} {snapshot.warmup[key]:.2f}")
     return Text(f"warm start  {', '.join(figures)}")

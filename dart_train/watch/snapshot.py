@@ -35,6 +35,8 @@ WITHOUT_WORKERS = tuple(name for name, (kind, _) in BASELINES.items() if kind ==
 """Baselines whose actions come from no inference worker."""
 PACE_UPDATES = 10
 """Latest train steps from which the remaining time is estimated."""
+WARM_START_KINDS = ("reading", "warmup")
+"""What the lines of the warm start report, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class RunSnapshot:
         wanted_updates: Train steps asked for.
         remaining_s: Estimate of the seconds until all are made or `train.max_minutes` are used up, None where it is not known.
         warmup: The newest figures of the warm start by name; none where another stage is under way.
+        wanted_pages: Pages from which the warm start is asked to read.
         wanted_images: Images that the warm start is asked to see.
         window_s: Length of the window of the figures below, in seconds.
         idle_s: Seconds since the last line of the metrics, None where there is none.
@@ -96,6 +99,7 @@ class RunSnapshot:
     wanted_updates: int
     remaining_s: float | None
     warmup: Mapping[str, float]
+    wanted_pages: int
     wanted_images: int
     window_s: float
     idle_s: float | None
@@ -162,7 +166,10 @@ def take_snapshot(
         updates=max((int(line.get("version", 0)) for line in all_updates), default=0),
         wanted_updates=recipe.train.updates,
         remaining_s=_remaining_s(recipe, all_updates, trained_s) if running and stage == TRAIN else None,
-        warmup=_figures([line for line in lines if line.get("kind") == "warmup"]) if stage == WARM_START else {},
+        warmup=_figures([line for line in lines if line.get("kind") in WARM_START_KINDS])
+        if stage == WARM_START
+        else {},
+        wanted_pages=recipe.warmup.pages,
         wanted_images=recipe.warmup.images,
         window_s=window_s,
         idle_s=None if last_s is None else max(0.0, now_s - last_s),

@@ -15,10 +15,12 @@ from killable_run import RECIPE, KillableRun
 from rich.console import Console
 
 from dart_agent.data_client.wire import PhaseStatus
+from dart_agent.metrics_file import append_metrics
 from dart_agent.types import Purpose
 from dart_train.config import Recipe
 from dart_train.report.learning_signal import describe_learning_signal, since_start
 from dart_train.run import components
+from dart_train.run.components import MetricsTail
 from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.launcher import ComponentFailed, ComponentSpec
 from dart_train.run.orchestrator import Run, RunFailed
@@ -93,6 +95,18 @@ def test_inference_workers_that_start_are_not_told_as_a_missing_file() -> None:
 
     run_in_virtual_time(body)
     assert shown == ["waiting for the inference workers (their processes are starting)"]
+
+
+def test_the_progress_of_a_component_is_its_newest_line_of_the_kinds_that_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    tail = MetricsTail(path, "warmup", "reading")
+    assert tail.newest() is None
+    append_metrics(path, {"kind": "reading", "pages": 64, "loss": 5.0, "reading_accuracy": 0.25, "elapsed_s": 1.0})
+    append_metrics(path, {"kind": "update", "version": 1})
+    assert tail.newest() == "pages 64, loss 5, reading_accuracy 0.25"
+    append_metrics(path, {"kind": "warmup", "images": 32, "loss": 2.0, "grounding_accuracy": 0.5})
+    assert tail.newest() == "images 32, loss 2, grounding_accuracy 0.5"
+    assert tail.newest() is None
 
 
 def test_a_line_of_a_log_that_says_why_one_waits_holds_back_no_update() -> None:

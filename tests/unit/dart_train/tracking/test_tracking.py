@@ -55,15 +55,20 @@ class FakeSink:
 
 def test_figures_that_are_numbers_over_a_step_are_scalars() -> None:
     lines = [
+        {"kind": "reading", "pages": 64, "loss": 5.0, "reading_accuracy": 0.25},
         {"kind": "warmup", "images": 16, "loss": 2.0, "imitation_accuracy": None},
         {"kind": "episode", "time_s": 1.0, "reward": 1.0},
         {**update(1), "loss": float("nan")},
         {"kind": "evaluation", "version": 1, "success": 0.25},
     ]
-    warmup, first, evaluation = scalars(lines)
+    reading, warmup, first, evaluation = scalars(lines)
+    assert (reading.step, reading.values) == (
+        64,
+        {"reading/pages": 64.0, "reading/loss": 5.0, "reading/reading_accuracy": 0.25},
+    )
     assert (warmup.step, warmup.values) == (16, {"warmup/images": 16.0, "warmup/loss": 2.0})
     assert (first.step, first.values) == (1, {"update/version": 1.0, "update/reward_mean": 0.5})
-    assert (evaluation.index, evaluation.time_s, evaluation.values["evaluation/success"]) == (2, 101.0, 0.25)
+    assert (evaluation.index, evaluation.time_s, evaluation.values["evaluation/success"]) == (3, 101.0, 0.25)
 
 
 def test_a_step_that_was_taken_does_not_come_again() -> None:

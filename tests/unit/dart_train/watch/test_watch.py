@@ -149,6 +149,22 @@ def test_the_time_that_is_left_ends_with_the_minutes_of_training() -> None:
     assert left_s(610.0) == 0.0
 
 
+@pytest.mark.parametrize("images", [False, True])
+def test_reading_shows_its_progress_until_the_images_begin(images: bool) -> None:
+    reading = {"kind": "reading", "time_s": NOW_S - 200, "pages": 6400, "loss": 4.7, "reading_accuracy": 0.125}
+    answering = {"kind": "warmup", "time_s": NOW_S - 100, "images": 4800, "loss": 0.9466, "grounding_accuracy": 0.194}
+    chosen = recipe()
+    chosen = chosen.model_copy(update={"warmup": chosen.warmup.model_copy(update={"pages": 20_000})})
+    state = RunState(stages_s={"demos": 60.0})
+    lines = [reading, *([answering] if images else [])]
+    snapshot = take_snapshot(chosen, state, lines, stats(), running=True, now_s=NOW_S, window_s=WINDOW_S)
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(render(snapshot))
+    text = "pages 6400 of 20000, loss 4.70, reading accuracy 0.12"
+    assert (text in shown.getvalue()) is not images
+    assert ("images 4800 of" in shown.getvalue()) is images
+
+
 def test_the_warm_start_shows_its_progress() -> None:
     line = {"kind": "warmup", "time_s": NOW_S - 100, "images": 4800, "loss": 0.9466, "grounding_accuracy": 0.194}
     lines = [episode(NOW_S - 600, 1.0, phase="demo"), line | {"imitation_accuracy": None}]

@@ -1,0 +1,177 @@
+"""Pages full of texts that are cut out of recorded screens: what a vision tower learns to read from.
+
+Role: `find_texts` finds the texts of a screen by its accessibility tree; `PageWriter` puts many of them at random places of a page. Rule: a
+cutting holds a whole text, in the colours that it had; no cutting covers another one; what is on a page is known. A dialog shows a few
+words, always at its own places; a page shows many, anywhere, so that one image teaches as much as several screens.
+Non-goals: learning (`dart_train.warmup.reading`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from dart_envs.tasks.screen_names import WINDOW_ROLES
+from dart_envs.types import RgbImage
+from dart_server.wire import A11yElement
+from dart_train.warmup.screens import AnnotatedScreen
+
+MAX_TEXT_CHARS = 16
+MIN_CUTTINGS = 8
+"""A text with fewer cuttings is not taught: too few of its places and colours are known."""
+FRAME_PX = 5
+"""Width of what may surround an element's text, such as the border of a button."""
+INK_DIFFERENCE = 150
+"""Sum over the channels by which a pixel of a text differs from what is behind it."""
+MIN_INK_PX = 9
+MARGIN_X_PX, MARGIN_Y_PX = 8, 5
+TEXTS_PER_PAGE = (10, 20)
+PATCHES_PER_PAGE = (1, 4)
+"""Rectangles of other colours behind the texts."""
+PLACES_TRIED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedText:
+    """A text on an image.
+
+    Attributes:
+        text: The text.
+        box: (x0, y0, x1, y1) of its ink in pixels, x1 and y1 exclusive.
+    """
+
+    text: str
+    box: tuple[int, int, int, int]
+
+
+def find_texts(pixels: RgbImage, screen: AnnotatedScreen) -> list[PlacedText]:
+    """Find the short texts that a screen shows: the names of elements that hold no other named element.
+
+    Args:
+        pixels: The screenshot, uint8 [H, W, 3].
+        screen: Its labels.
+
+    Returns:
+        The texts with the boxes of their ink.
+    """
+    named = [element for element in screen.elements if element.name.strip() and element.role not in WINDOW_ROLES]
+    found = []
+    for element in named:
+        if len(element.name) > MAX_TEXT_CHARS or any(_holds(element, other) for other in named):
+            continue
+        ink = _ink_box(pixels, element)
+        if ink is not None:
+            found.append(PlacedText(element.name, ink))
+    return found
+
+
+class PageWriter:
+    """Writes pages with the texts of screens.
+
+    Args:
+        screens: Screenshots with their texts, all of one size.
+
+    Attributes:
+        texts: The texts that pages show, in alphabetical order; empty where no text is frequent enough.
+    """
+
+    def __init__(self, screens: Iterable[tuple[RgbImage, Sequence[PlacedText]]]) -> None:
+        cuttings: dict[str, list[tuple[RgbImage, PlacedText]]] = defaultdict(list)
+        self._shape: tuple[int, ...] = ()
+        for pixels, texts in screens:
+            self._shape = pixels.shape
+            for text in texts:
+                cuttings[text.text].append(_cut(pixels, text))
+        self._cuttings = {text: cuttings[text] for text in sorted(cuttings) if len(cuttings[text]) >= MIN_CUTTINGS}
+        self.texts = tuple(self._cuttings)
+
+    def write(self, random: Random) -> tuple[RgbImage, list[PlacedText]]:
+        """Write a page.
+
+        Args:
+            random: Source of randomness.
+
+        Returns:
+            The page, of the size of the screens, and the texts on it.
+        """
+        height, width = self._shape[:2]
+        page = np.empty(self._shape, np.uint8)
+        page[:] = self._some_colour(random)
+        for _ in range(random.randint(*PATCHES_PER_PAGE)):
+            x, y = random.randrange(width), random.randrange(height)
+            page[y : y + random.randint(1, height), x : x + random.randint(1, width)] = self._some_colour(random)
+        taken: list[tuple[int, int, int, int]] = []
+        placed = []
+        for _ in range(random.randint(*TEXTS_PER_PAGE)):
+            pixels, text = random.choice(self._cuttings[random.choice(self.texts)])
+            corner = _free_corner(pixels.shape, (width, height), taken, random)
+            if corner is None:
+                continue
+            x, y = corner
+            taken.append((x, y, x + pixels.shape[1], y + pixels.shape[0]))
+            page[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
+            x0, y0, x1, y1 = text.box
+            placed.append(PlacedText(text.text, (x + x0, y + y0, x + x1, y + y1)))
+        return page, placed
+
+    def _some_colour(self, random: Random) -> np.ndarray:
+        """The colour behind some text, uint8 [3]."""
+        pixels, _ = random.choice(self._cuttings[random.choice(self.texts)])
+        return np.asarray(pixels[0, 0], np.uint8)
+
+
+def _cut(pixels: RgbImage, text: PlacedText) -> tuple[RgbImage, PlacedText]:
+    """The pixels of a text with a margin, and where in them its ink is."""
+    x0, y0, x1, y1 = text.box
+    left, top = max(0, x0 - MARGIN_X_PX), max(0, y0 - MARGIN_Y_PX)
+    cutting = pixels[top : y1 + MARGIN_Y_PX, left : x1 + MARGIN_X_PX]
+    return cutting, PlacedText(text.text, (x0 - left, y0 - top, x1 - left, y1 - top))
+
+
+def _free_corner(
+    shape: tuple[int, ...], page_wh: tuple[int, int], taken: Sequence[tuple[int, int, int, int]], random: Random
+) -> tuple[int, int] | None:
+    """The upper left corner of a place where a cutting covers nothing; None where none was found."""
+    h, w = shape[:2]
+    for _ in range(PLACES_TRIED):
+        x, y = random.randint(0, page_wh[0] - w), random.randint(0, page_wh[1] - h)
+        if all(x + w <= left or right <= x or y + h <= top or bottom <= y for left, top, right, bottom in taken):
+            return x, y
+    return None
+
+
+def _holds(outer: A11yElement, inner: A11yElement) -> bool:
+    """Whether an element lies inside another one and is smaller."""
+    return (
+        outer.x <= inner.x
+        and outer.y <= inner.y
+        and inner.x + inner.w <= outer.x + outer.w
+        and inner.y + inner.h <= outer.y + outer.h
+        and inner.w * inner.h < outer.w * outer.h
+    )
+
+
+def _ink_box(pixels: RgbImage, element: A11yElement) -> tuple[int, int, int, int] | None:
+    """The box of what stands out inside an element's frame; None where nothing does, or where the screen does not show all of it."""
+    x0, y0 = element.x + FRAME_PX, element.y + FRAME_PX
+    x1, y1 = element.x + element.w - FRAME_PX, element.y + element.h - FRAME_PX
+    height, width = pixels.shape[:2]
+    if element.x < 0 or element.y < 0 or element.x + element.w > width or element.y + element.h > height:
+        return None
+    if x0 >= x1 or y0 >= y1:
+        return None
+    inside = pixels[y0:y1, x0:x1].astype(np.int16)
+    behind = np.median(inside.reshape(-1, 3), axis=0)
+    rows, columns = np.nonzero(np.abs(inside - behind).sum(axis=2) > INK_DIFFERENCE)
+    if len(rows) < MIN_INK_PX:
+        return None
+    return (
+        x0 + int(columns.min()),
+        y0 + int(rows.min()),
+        x0 + int(columns.max()) + 1,
+        y0 + int(rows.max()) + 1,
+    )

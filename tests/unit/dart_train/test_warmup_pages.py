@@ -1,0 +1,222 @@
+"""Pages of texts that are cut out of screens, and a vision tower that learns to read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from dart_envs import tasks
+from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.types import RgbImage
+from dart_server.wire import A11yElement
+from dart_train.model.device import ComputeDevice
+from dart_train.model.init_model import init_model
+from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
+from dart_train.warmup import WarmupConfig, warm_start
+from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
+from dart_train.warmup.reading import ReadImage, ReadingLearner, learn_to_read
+from dart_train.warmup.screens import AnnotatedScreen, ScreenError
+
+torch = pytest.importorskip("torch")
+
+WORDS = ("Moon", "Tiger", "Chair")
+TASKS = tasks.load_suite("basics").tasks("train", ["choose_nth"])
+
+
+def element(role: str, name: str, x: int, y: int, w: int, h: int) -> A11yElement:
+    return A11yElement(role=role, name=name, x=x, y=y, w=w, h=h)
+
+
+def dialog(x: int, y: int) -> list[A11yElement]:
+    """A window with three rows."""
+    rows = [element("table cell", word, x + 10, y + 40 + 32 * i, 220, 30) for i, word in enumerate(WORDS)]
+    return [element("dialog", "List", x, y, 250, 200), *rows]
+
+
+def draw(elements: list[A11yElement], *, words: bool = True) -> RgbImage:
+    """A screen; what an element is called stands in it, in white on blue where it is the first row."""
+    picture = Image.new("RGB", (640, 400), (220, 228, 235))
+    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(18)
+    for one in elements:
+        chosen = one.name == WORDS[0]
+        fill = (50, 130, 230) if chosen else (255, 255, 255)
+        pen.rectangle((one.x, one.y, one.x + one.w - 1, one.y + one.h - 1), fill=fill)
+        if words and one.role != "dialog":
+            pen.text((one.x + 8, one.y + 5), one.name, fill=(255, 255, 255) if chosen else (0, 0, 0), font=font)
+    return np.asarray(picture)
+
+
+def screen(elements: list[A11yElement], task_id: str = TASKS[0]) -> AnnotatedScreen:
+    return AnnotatedScreen(Path("none.png"), task_id, "Choose the first row.", 0, tuple(elements), None)
+
+
+def screens(count: int) -> list[tuple[RgbImage, list[PlacedText]]]:
+    """Screens with their texts."""
+    random = Random(0)
+    found = []
+    for _ in range(count):
+        elements = dialog(random.randint(0, 390), random.randint(0, 200))
+        pixels = draw(elements)
+        found.append((pixels, find_texts(pixels, screen(elements))))
+    return found
+
+
+@pytest.fixture(scope="module")
+def start_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return init_model("tiny", tmp_path_factory.mktemp("pages") / "start", seed=1)
+
+
+@pytest.fixture
+def loaded(start_model: Path) -> LoadedModel:
+    return load_model(start_model)
+
+
+def config(root: Path, start: Path, **changes: Any) -> WarmupConfig:
+    values: dict[str, Any] = {
+        "start_model": str(start), "screens": root / "screens", "out_dir": root / "warm", "metrics": root / "metrics.jsonl",
+        "threads": 1, "pages": 24, "report_every_pages": 12, "images": 8, "batch_size": 4, "held_out_fraction": 0.3,
+        "lr_warmup_updates": 1,
+    }  # fmt: skip
+    return WarmupConfig(**(values | changes))
+
+
+def learner(loaded: LoadedModel, writer: PageWriter, chosen: WarmupConfig) -> ReadingLearner:
+    return ReadingLearner(loaded, ComputeDevice.resolve("cpu", "float32"), writer, shrink, chosen)
+
+
+def shrink(pixels: RgbImage) -> RgbImage:
+    return np.array(Image.fromarray(pixels).resize((256, 160)))
+
+
+def test_the_texts_of_a_screen_are_those_of_its_smallest_elements_with_the_box_of_their_ink() -> None:
+    elements = dialog(100, 60)
+    found = find_texts(draw(elements), screen(elements))
+    assert [text.text for text in found] == list(WORDS)
+    for text, row in zip(found, elements[1:], strict=True):
+        x0, y0, x1, y1 = text.box
+        assert row.x + 5 <= x0 <= row.x + 12
+        assert row.y + 5 <= y0 < y1 <= row.y + row.h - 5
+        assert x1 - x0 < 60
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        element("label", "A text of more than sixteen letters", 300, 300, 300, 30),
+        element("label", "Half", 620, 300, 60, 30),
+        element("dialog", "Title", 300, 300, 60, 30),
+        element("panel", "Outer", 290, 10, 260, 160),
+        element("label", "Thin", 300, 300, 60, 8),
+    ],
+    ids=["long", "off the screen", "window", "holds another", "no room"],
+)
+def test_what_cannot_be_read_as_one_text_is_left_out(odd: A11yElement) -> None:
+    elements = [odd, *dialog(295, 10)]
+    assert {text.text for text in find_texts(draw(elements), screen(elements))} == set(WORDS)
+
+
+def test_an_element_that_shows_nothing_has_no_text() -> None:
+    elements = dialog(100, 60)
+    assert find_texts(draw(elements, words=False), screen(elements)) == []
+
+
+def test_a_page_shows_known_texts_and_none_covers_another() -> None:
+    writer = PageWriter(screens(MIN_CUTTINGS))
+    assert writer.texts == tuple(sorted(WORDS))
+    page, placed = writer.write(Random(3))
+    again, placed_again = writer.write(Random(3))
+    assert np.array_equal(page, again)
+    assert placed == placed_again
+    assert page.shape == (400, 640, 3)
+    assert len(placed) > 5
+    covered = np.zeros(page.shape[:2], int)
+    for text in placed:
+        x0, y0, x1, y1 = text.box
+        covered[y0:y1, x0:x1] += 1
+        ink = page[y0:y1, x0:x1].astype(int)
+        assert np.ptp(ink.sum(axis=2)) > 150, f"{text} has no ink"
+    assert covered.max() == 1
+
+
+def test_rare_texts_are_not_on_pages() -> None:
+    rare = [(pixels, texts if number else texts[1:]) for number, (pixels, texts) in enumerate(screens(MIN_CUTTINGS))]
+    assert PageWriter(rare).texts == ("Chair", "Tiger")
+    assert PageWriter(screens(MIN_CUTTINGS - 1)).texts == ()
+
+
+def test_a_text_belongs_to_the_part_of_the_token_that_its_middle_lies_on(loaded: LoadedModel, tmp_path: Path) -> None:
+    """The rows of the patches that the processor makes are the parts of the tokens in order."""
+    reader = learner(loaded, PageWriter(screens(MIN_CUTTINGS)), config(tmp_path, tmp_path))
+    blank = np.full((160, 256, 3), 200, np.uint8)
+    for x, y in ((100, 50), (3, 3), (250, 150), (47, 64)):
+        marked = blank.copy()
+        marked[y // 16 * 16 : y // 16 * 16 + 16, x // 16 * 16 : x // 16 * 16 + 16] = 0
+        before, after = (pixel_inputs(loaded.processor, [image])[0] for image in (blank, marked))
+        (row,) = torch.nonzero((before != after).any(dim=1)).flatten().tolist()
+        middle = (round(x * 2.5), round(y * 2.5))
+        text = PlacedText("Moon", (middle[0] - 5, middle[1] - 4, middle[0] + 5, middle[1] + 4))
+        (part,) = reader._parts(7, ReadImage(marked, [text], (640, 400)))
+        assert (part.image, part.token * 4 + part.part, part.text) == (7, row, 1)
+
+
+def test_reading_trains_the_vision_tower_alone_and_finds_texts(loaded: LoadedModel, tmp_path: Path) -> None:
+    chosen = config(tmp_path, tmp_path, pages=240, report_every_pages=80, batch_size=8, pages_learning_rate=3e-3)
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    found = screens(MIN_CUTTINGS)
+    reader = learner(loaded, PageWriter(found), chosen)
+    measured = [ReadImage(shrink(pixels), texts, (640, 400)) for pixels, texts in found[:2]]
+    lines: list[Any] = []
+    learn_to_read(reader, measured, chosen, SYSTEM_CLOCK, lines.append)
+    assert [(line["kind"], line["pages"]) for line in lines] == [("reading", n) for n in (80, 160, 240)]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.4
+    assert all(0 <= line["reading_accuracy"] <= 1 for line in lines)
+    changed = {name for name, value in loaded.model.state_dict().items() if not torch.equal(value, before[name])}
+    assert "model.visual.patch_embed.proj.weight" in changed
+    assert all(name.startswith("model.visual.") for name in changed)
+
+
+def store(directory: Path, count: int, *, words: bool = True) -> None:
+    """Annotated screens."""
+    directory.mkdir()
+    random = Random(0)
+    for number in range(count):
+        elements = dialog(random.randint(0, 390), random.randint(0, 200))
+        name = f"{number:064d}"
+        Image.fromarray(draw(elements, words=words)).save(directory / f"{name}.png")
+        record = {
+            "task_id": TASKS[number], "instruction": "Choose the first row, then press OK.", "step": 0, "resolution": [640, 400],
+            "elements": [one.model_dump() for one in elements],
+            "action": {"type": "click", "x": elements[1].x + 5, "y": elements[1].y + 5},
+        }  # fmt: skip
+        (directory / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def test_a_warm_start_reads_pages_before_its_images(tmp_path: Path, start_model: Path) -> None:
+    store(tmp_path / "screens", 14)
+    warm_start(config(tmp_path, start_model))
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(line["kind"], line.get("pages", line.get("images"))) for line in lines] == [
+        ("reading", 12),
+        ("reading", 24),
+        ("warmup", 8),
+    ]
+    assert (tmp_path / "warm" / "config.json").exists()
+
+
+def test_reading_ends_when_its_minutes_are_used_up(tmp_path: Path, start_model: Path) -> None:
+    store(tmp_path / "screens", 14)
+    warm_start(config(tmp_path, start_model, pages=100_000, pages_max_minutes=1e-4))
+    first = json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert (first["kind"], first["pages"]) == ("reading", 4)
+
+
+def test_screens_without_texts_are_refused(tmp_path: Path, start_model: Path) -> None:
+    store(tmp_path / "screens", 14, words=False)
+    with pytest.raises(ScreenError, match=r"warmup\.pages: no text is on enough screens"):
+        warm_start(config(tmp_path, start_model))
