@@ -38,7 +38,7 @@ from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pages import PageWriter, find_texts
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, texts_are_mentioned
-from dart_train.warmup.reading import ReadImage, ReadingLearner, learn_to_read
+from dart_train.warmup.reading import ReadImages, ReadingLearner, learn_to_read
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -201,21 +201,16 @@ class _WarmStartTrainer:
         return WarmupResult(seen, self.clock.monotonic() - began_s, mean_loss, grounding, demonstration)
 
     def _read_pages(self) -> None:
-        texts = {
-            screen.of_step: find_texts(self.pixels[screen.image], screen) for screen in (*self.screens, *self.measured)
-        }
-        writer = PageWriter((self.pixels[screen.image], texts[screen.of_step]) for screen in self.screens)
+        known = [(self.pixels[screen.image], screen) for screen in self.screens]
+        writer = PageWriter((pixels, find_texts(pixels, screen)) for pixels, screen in known)
         if not writer.texts:
             raise ScreenError(
                 f"warmup.pages: no text is on enough screens of {self.config.screens}: collect more demonstrations, or set it to 0"
             )
-        measured = [
-            ReadImage(self.builder.model_image(pixels), texts[screen.of_step], (pixels.shape[1], pixels.shape[0]))
-            for screen in self.measured
-            for pixels in (self.pixels[screen.image],)
-        ]
-        learner = ReadingLearner(self.loaded, self.compute, writer, self.builder.model_image, self.config)
-        learn_to_read(learner, measured, self.config, self.clock, self.report)
+        images = ReadImages(writer, known, self.builder.model_image)
+        measured = [images.of_screen(self.pixels[screen.image], screen) for screen in self.measured]
+        learner = ReadingLearner(self.loaded, self.compute, writer.texts, self.config)
+        learn_to_read(learner, images, measured, self.config, self.clock, self.report)
 
     def _update(self) -> float:
         import torch

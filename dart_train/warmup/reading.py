@@ -2,8 +2,8 @@
 
 Role: `ReadingLearner` trains the vision tower with a linear layer that says, for each part of each image token, which texts have their
 middle there; the layer is thrown away afterwards. Rule: every image token of a page is a lesson, so that a tower without pre-training
-reads words after some ten thousand pages. Non-goals: making pages (`dart_train.warmup.pages`), finding elements (the policy learns it
-from queries).
+reads words after some ten thousand pages; some of the images are whole screens, which show what stands around texts. Non-goals: making
+pages (`dart_train.warmup.pages`), finding elements (the policy learns it from queries).
 Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 """
 
@@ -21,13 +21,18 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
-from dart_train.warmup.pages import PageWriter, PlacedText
+from dart_train.warmup.pages import PageWriter, PlacedText, find_texts
+from dart_train.warmup.screens import AnnotatedScreen, shift_windows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 NO_TEXT_LOGIT = -4.0
 """What the layer begins with: nearly every part of nearly every token shows no text."""
+
+
+SCREEN_FRACTION = 0.25
+"""Fraction of the images that are whole screens."""
 
 
 class ReadImage(NamedTuple):
@@ -38,8 +43,53 @@ class ReadImage(NamedTuple):
     screen_wh: tuple[int, int]
 
 
+class ReadImages:
+    """Draws what the tower learns from: pages, and screens whose windows are translated.
+
+    Args:
+        writer: Writes the pages.
+        screens: Screenshots with their labels.
+        model_image: The model-input image of a screenshot.
+    """
+
+    def __init__(
+        self,
+        writer: PageWriter,
+        screens: Sequence[tuple[RgbImage, AnnotatedScreen]],
+        model_image: Callable[[RgbImage], RgbImage],
+    ) -> None:
+        self._writer, self._screens, self._model_image = writer, screens, model_image
+
+    def draw(self, random: Random) -> ReadImage:
+        """Draw one image.
+
+        Args:
+            random: Source of randomness.
+
+        Returns:
+            A page or a screen.
+        """
+        if random.random() < SCREEN_FRACTION:
+            return self.of_screen(*shift_windows(*random.choice(self._screens), random))
+        pixels, texts = self._writer.write(random)
+        return ReadImage(self._model_image(pixels), texts, (pixels.shape[1], pixels.shape[0]))
+
+    def of_screen(self, pixels: RgbImage, screen: AnnotatedScreen) -> ReadImage:
+        """What is read on a screen.
+
+        Args:
+            pixels: The screenshot, uint8 [H, W, 3].
+            screen: Its labels.
+
+        Returns:
+            The model-input image with the texts.
+        """
+        return ReadImage(self._model_image(pixels), find_texts(pixels, screen), (pixels.shape[1], pixels.shape[0]))
+
+
 def learn_to_read(
     learner: ReadingLearner,
+    images: ReadImages,
     measured: Sequence[ReadImage],
     config: WarmupConfig,
     clock: Clock,
@@ -49,6 +99,7 @@ def learn_to_read(
 
     Args:
         learner: What is trained.
+        images: What it learns from.
         measured: Screens of held-out tasks.
         config: The configuration.
         clock: Clock of the time limit.
@@ -57,7 +108,8 @@ def learn_to_read(
     random, began_s, limit_s = Random(f"{config.seed}/pages"), clock.monotonic(), config.pages_max_minutes * 60
     seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
     while seen < config.pages and elapsed_s < limit_s:
-        loss = learner.update(update, max(seen / config.pages, elapsed_s / limit_s), random)
+        batch = [images.draw(random) for _ in range(config.batch_size)]
+        loss = learner.update(batch, update, max(seen / config.pages, elapsed_s / limit_s))
         seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
         mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
         if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
@@ -90,66 +142,46 @@ class ReadingLearner:
     Args:
         loaded: The policy; its vision tower is changed.
         compute: Where it is trained.
-        writer: Writes the pages.
-        model_image: The model-input image of a screenshot.
+        texts: The texts that it learns; others are left out.
         config: The configuration.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        compute: ComputeDevice,
-        writer: PageWriter,
-        model_image: Callable[[RgbImage], RgbImage],
-        config: WarmupConfig,
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, compute: ComputeDevice, texts: Sequence[str], config: WarmupConfig) -> None:
         import torch
 
-        self._loaded, self._compute, self._config, self._writer = loaded, compute, config, writer
-        self._model_image = model_image
-        self._text_index = {text: index for index, text in enumerate(writer.texts)}
+        self._loaded, self._compute, self._config = loaded, compute, config
+        self._text_index = {text: index for index, text in enumerate(texts)}
         self._merge: int = loaded.processor.image_processor.merge_size
         self._patch: int = loaded.processor.image_processor.patch_size
         tower = loaded.model.model.visual
         width = tower.config.out_hidden_size
-        self._layer = torch.nn.Linear(width, self._merge**2 * len(writer.texts)).to(compute.device)
+        self._layer = torch.nn.Linear(width, self._merge**2 * len(texts)).to(compute.device)
         with torch.no_grad():
             self._layer.weight.zero_()
             self._layer.bias.fill_(NO_TEXT_LOGIT)
         self._parameters = [*tower.parameters(), *self._layer.parameters()]
         self._optimizer = make_optimizer(self._parameters, config.pages_learning_rate, config)
 
-    def page(self, random: Random) -> ReadImage:
-        """Write a page.
+    def update(self, images: Sequence[ReadImage], number: int, done: float) -> float:
+        """Learn from one batch.
 
         Args:
-            random: Source of randomness.
-
-        Returns:
-            The page as the model sees it.
-        """
-        pixels, texts = self._writer.write(random)
-        return ReadImage(self._model_image(pixels), texts, (pixels.shape[1], pixels.shape[0]))
-
-    def update(self, number: int, done: float, random: Random) -> float:
-        """Learn from one batch of new pages.
-
-        Args:
+            images: The images.
             number: Number of the update, from 0.
             done: Fraction of the work that is done.
-            random: Source of randomness.
 
         Returns:
-            The loss: binary cross-entropy of all parts of all tokens, in nats per text on the pages.
+            The loss: binary cross-entropy of all parts of all tokens, in nats per text on the images.
         """
         import torch
 
         set_rate(self._optimizer, self._config.pages_learning_rate, number, done, self._config)
-        logits_BNPW, parts = self._score([self.page(random) for _ in range(self._config.batch_size)])
+        logits_BNPW, parts = self._score(images)
         targets_BNPW = torch.zeros_like(logits_BNPW)
-        targets_BNPW[tuple(torch.tensor(parts, device=logits_BNPW.device).T)] = 1.0
+        if parts:
+            targets_BNPW[tuple(torch.tensor(parts, device=logits_BNPW.device).T)] = 1.0
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits_BNPW, targets_BNPW, reduction="sum")
-        loss = loss / len(parts)
+        loss = loss / max(1, len(parts))
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip)
@@ -163,7 +195,7 @@ class ReadingLearner:
             images: Images with texts.
 
         Returns:
-            The fraction of right places among all texts that pages show; NaN where there are none.
+            The fraction of right places among all texts that are learnt; NaN where there are none.
         """
         import torch
 

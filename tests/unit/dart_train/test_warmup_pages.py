@@ -20,7 +20,7 @@ from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
-from dart_train.warmup.reading import ReadImage, ReadingLearner, learn_to_read
+from dart_train.warmup.reading import ReadImage, ReadImages, ReadingLearner, learn_to_read
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
 
 torch = pytest.importorskip("torch")
@@ -86,8 +86,8 @@ def config(root: Path, start: Path, **changes: Any) -> WarmupConfig:
     return WarmupConfig(**(values | changes))
 
 
-def learner(loaded: LoadedModel, writer: PageWriter, chosen: WarmupConfig) -> ReadingLearner:
-    return ReadingLearner(loaded, ComputeDevice.resolve("cpu", "float32"), writer, shrink, chosen)
+def learner(loaded: LoadedModel, texts: tuple[str, ...], chosen: WarmupConfig) -> ReadingLearner:
+    return ReadingLearner(loaded, ComputeDevice.resolve("cpu", "float32"), texts, chosen)
 
 
 def shrink(pixels: RgbImage) -> RgbImage:
@@ -152,7 +152,7 @@ def test_rare_texts_are_not_on_pages() -> None:
 
 def test_a_text_belongs_to_the_part_of_the_token_that_its_middle_lies_on(loaded: LoadedModel, tmp_path: Path) -> None:
     """The rows of the patches that the processor makes are the parts of the tokens in order."""
-    reader = learner(loaded, PageWriter(screens(MIN_CUTTINGS)), config(tmp_path, tmp_path))
+    reader = learner(loaded, tuple(sorted(WORDS)), config(tmp_path, tmp_path))
     blank = np.full((160, 256, 3), 200, np.uint8)
     for x, y in ((100, 50), (3, 3), (250, 150), (47, 64)):
         marked = blank.copy()
@@ -165,14 +165,30 @@ def test_a_text_belongs_to_the_part_of_the_token_that_its_middle_lies_on(loaded:
         assert (part.image, part.token * 4 + part.part, part.text) == (7, row, 1)
 
 
+def test_some_images_are_screens_whose_windows_and_texts_are_moved_together() -> None:
+    elements = dialog(100, 60)
+    images = ReadImages(PageWriter(screens(MIN_CUTTINGS)), [(draw(elements), screen(elements))], lambda pixels: pixels)
+    random = Random(5)
+    drawn = [images.draw(random) for _ in range(60)]
+    of_screens = [one for one in drawn if [text.text for text in one.texts] == list(WORDS)]
+    assert 8 <= len(of_screens) <= 24
+    assert len({one.texts[0].box for one in of_screens}) > 5
+    for one in of_screens:
+        x0, y0, x1, y1 = one.texts[1].box
+        assert one.image[y0:y1, x0:x1].min() < 100, "the black ink is not where the text is said to be"
+
+
 def test_reading_trains_the_vision_tower_alone_and_finds_texts(loaded: LoadedModel, tmp_path: Path) -> None:
     chosen = config(tmp_path, tmp_path, pages=240, report_every_pages=80, batch_size=8, pages_learning_rate=3e-3)
     before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
-    found = screens(MIN_CUTTINGS)
-    reader = learner(loaded, PageWriter(found), chosen)
-    measured = [ReadImage(shrink(pixels), texts, (640, 400)) for pixels, texts in found[:2]]
+    writer = PageWriter(screens(MIN_CUTTINGS))
+    reader = learner(loaded, writer.texts, chosen)
+    images = ReadImages(
+        writer, [(draw(elements), screen(elements)) for elements in (dialog(10, 10), dialog(300, 150))], shrink
+    )
+    measured = [images.of_screen(draw(elements), screen(elements)) for elements in (dialog(40, 100), dialog(200, 50))]
     lines: list[Any] = []
-    learn_to_read(reader, measured, chosen, SYSTEM_CLOCK, lines.append)
+    learn_to_read(reader, images, measured, chosen, SYSTEM_CLOCK, lines.append)
     assert [(line["kind"], line["pages"]) for line in lines] == [("reading", n) for n in (80, 160, 240)]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.4
     assert all(0 <= line["reading_accuracy"] <= 1 for line in lines)
