@@ -4,6 +4,7 @@ Role: a process of its own (`python -m dart_train.warmup --config FILE`); `warm_
 Rule: it reads annotated screens only, never a desktop, a rollout or an evaluation. The policy still maps pixels and text to action text:
 the accessibility tree only labels the images. Non-goals: reinforcement learning (`dart_train.trainer.trainer`).
 
+    screens (read) → pages → reading (the vision tower)
     screens (read) → queries (questions about a screen) → packing (one image, many questions) → fit (the loop)
 """
 

@@ -35,10 +35,9 @@ from dart_train.model.weights import write_directory_atomically
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
-from dart_train.warmup.pages import PageWriter, find_texts
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, texts_are_mentioned
-from dart_train.warmup.reading import ReadImages, ReadingLearner, learn_to_read
+from dart_train.warmup.reading import ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -159,6 +158,7 @@ class _WarmStartTrainer:
         self.report = report
         self.random = Random(config.seed)
         self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
+        self.reading: Reading | None = None
         spec = preset(config.prompt, images=1, min_pixels=config.min_pixels, max_pixels=config.max_pixels)
         self.builder = PromptBuilder(spec if self.head is None else tell_of_targets(spec))
         everything = read_screens(config.screens)
@@ -185,7 +185,7 @@ class _WarmStartTrainer:
 
     def run(self) -> WarmupResult:
         if self.config.pages:
-            self._read_pages()
+            self._learn_to_read()
         config, began_s = self.config, self.clock.monotonic()
         seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
         while seen < config.images and self.clock.monotonic() - began_s < config.max_minutes * 60:
@@ -200,17 +200,15 @@ class _WarmStartTrainer:
         grounding, demonstration = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
         return WarmupResult(seen, self.clock.monotonic() - began_s, mean_loss, grounding, demonstration)
 
-    def _read_pages(self) -> None:
-        known = [(self.pixels[screen.image], screen) for screen in self.screens]
-        writer = PageWriter((pixels, find_texts(pixels, screen)) for pixels, screen in known)
-        if not writer.texts:
-            raise ScreenError(
-                f"warmup.pages: no text is on enough screens of {self.config.screens}: collect more demonstrations, or set it to 0"
-            )
-        images = ReadImages(writer, known, self.builder.model_image)
-        measured = [images.of_screen(self.pixels[screen.image], screen) for screen in self.measured]
-        learner = ReadingLearner(self.loaded, self.compute, writer.texts, self.config)
-        learn_to_read(learner, images, measured, self.config, self.clock, self.report)
+    def _learn_to_read(self) -> None:
+        known, measured = (
+            [(self.pixels[screen.image], screen) for screen in screens] for screens in (self.screens, self.measured)
+        )
+        images = ReadImages(known, self.builder.model_image)
+        self.reading = Reading(self.loaded, self.compute, images, measured, self.config)
+        self.reading.learn(self.clock, self.report)
+        self.parameters = [*self.parameters, *self.reading.layer.parameters()]
+        self.optimizer = make_optimizer(self.parameters, self.config.learning_rate, self.config)
 
     def _update(self) -> float:
         import torch
@@ -221,6 +219,8 @@ class _WarmStartTrainer:
         else:
             half = max(1, self.config.batch_size // 2)
             losses = [self._language_loss(half), self._head_loss(self.head, half)]
+        if self.reading is not None:
+            losses += self.reading.losses(max(1, self.config.batch_size // 2), self.random, self.head)
         loss = torch.stack(losses).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)

@@ -1,9 +1,10 @@
-"""The vision tower learns to read before the policy learns to answer.
+"""The vision tower learns to read before the policy learns to answer, and does not forget it meanwhile.
 
-Role: `ReadingLearner` trains the vision tower with a linear layer that says, for each part of each image token, which texts have their
-middle there; the layer is thrown away afterwards. Rule: every image token of a page is a lesson, so that a tower without pre-training
-reads words after some ten thousand pages; some of the images are whole screens, which show what stands around texts. Non-goals: making
-pages (`dart_train.warmup.pages`), finding elements (the policy learns it from queries).
+Role: `Reading` trains the vision tower with a linear layer that says, for each part of each image token, which texts have their middle
+there; the layer is thrown away at the end. Rule: every image token of a page is a lesson, so that a tower without pre-training reads words
+after some ten thousand pages; some of the images are whole screens, which show what stands around texts. The policy's own lessons ask for
+few texts, and a tower that is trained on them alone forgets all others: `Reading.losses` belong to every update after the pages.
+Non-goals: making pages (`dart_train.warmup.pages`), the policy's own lessons (`dart_train.warmup.fit`).
 Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dart_agent.grounding.acting.targets import head_instruction
 from dart_agent.metrics_file import append_metrics
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
@@ -22,43 +24,78 @@ from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.pages import PageWriter, PlacedText, find_texts
-from dart_train.warmup.screens import AnnotatedScreen, shift_windows
+from dart_train.warmup.pointing import HeadLearner
+from dart_train.warmup.queries import HeadQuestion
+from dart_train.warmup.screens import AnnotatedScreen, ScreenError, shift_windows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 NO_TEXT_LOGIT = -4.0
 """What the layer begins with: nearly every part of nearly every token shows no text."""
-
-
 SCREEN_FRACTION = 0.25
 """Fraction of the images that are whole screens."""
+KEPT_WEIGHT = 0.3
+"""Weight of reading in the updates after the pages."""
+AROUND_TEXT_PX = 6
+"""An action head that points so near to the ink of a text has found it, in screen pixels."""
+
+Screenshot = tuple[RgbImage, AnnotatedScreen]
+"""A full screenshot with its labels."""
 
 
 class ReadImage(NamedTuple):
-    """A model-input image, the texts on it, and the size of the screen that their boxes are of."""
+    """A model-input image, the texts on it, the size of the screen that their boxes are of, and whether it is a page."""
 
     image: RgbImage
     texts: Sequence[PlacedText]
     screen_wh: tuple[int, int]
+    is_page: bool
+
+    def head_questions(self) -> list[HeadQuestion]:
+        """Ask an action head for every text that is on a page once; on a screen a text may name the box beside it."""
+        if not self.is_page:
+            return []
+        height, width = self.image.shape[:2]
+        across, down = width / self.screen_wh[0], height / self.screen_wh[1]
+        names = [text.text for text in self.texts]
+        questions = []
+        for text in self.texts:
+            if names.count(text.text) == 1:
+                x0, y0 = (max(0, edge - AROUND_TEXT_PX) for edge in text.box[:2])
+                x1, y1 = (
+                    min(most, edge + AROUND_TEXT_PX) for most, edge in zip(self.screen_wh, text.box[2:], strict=True)
+                )
+                questions.append(
+                    HeadQuestion(head_instruction(text.text), (x0 * across, y0 * down, x1 * across, y1 * down))
+                )
+        return questions
+
+
+class _Part(NamedTuple):
+    """Where a text is: index of the image, of the token, of the part of the token, and of the text."""
+
+    image: int
+    token: int
+    part: int
+    text: int
 
 
 class ReadImages:
     """Draws what the tower learns from: pages, and screens whose windows are translated.
 
     Args:
-        writer: Writes the pages.
-        screens: Screenshots with their labels.
+        screens: Screenshots.
         model_image: The model-input image of a screenshot.
+
+    Attributes:
+        texts: The texts that are taught.
     """
 
-    def __init__(
-        self,
-        writer: PageWriter,
-        screens: Sequence[tuple[RgbImage, AnnotatedScreen]],
-        model_image: Callable[[RgbImage], RgbImage],
-    ) -> None:
-        self._writer, self._screens, self._model_image = writer, screens, model_image
+    def __init__(self, screens: Sequence[Screenshot], model_image: Callable[[RgbImage], RgbImage]) -> None:
+        self._screens, self._model_image = screens, model_image
+        self._writer = PageWriter((pixels, find_texts(pixels, screen)) for pixels, screen in screens)
+        self.texts = self._writer.texts
 
     def draw(self, random: Random) -> ReadImage:
         """Draw one image.
@@ -72,7 +109,7 @@ class ReadImages:
         if random.random() < SCREEN_FRACTION:
             return self.of_screen(*shift_windows(*random.choice(self._screens), random))
         pixels, texts = self._writer.write(random)
-        return ReadImage(self._model_image(pixels), texts, (pixels.shape[1], pixels.shape[0]))
+        return ReadImage(self._model_image(pixels), texts, (pixels.shape[1], pixels.shape[0]), is_page=True)
 
     def of_screen(self, pixels: RgbImage, screen: AnnotatedScreen) -> ReadImage:
         """What is read on a screen.
@@ -84,125 +121,143 @@ class ReadImages:
         Returns:
             The model-input image with the texts.
         """
-        return ReadImage(self._model_image(pixels), find_texts(pixels, screen), (pixels.shape[1], pixels.shape[0]))
+        size = pixels.shape[1], pixels.shape[0]
+        return ReadImage(self._model_image(pixels), find_texts(pixels, screen), size, is_page=False)
 
 
-def learn_to_read(
-    learner: ReadingLearner,
-    images: ReadImages,
-    measured: Sequence[ReadImage],
-    config: WarmupConfig,
-    clock: Clock,
-    report: Callable[[Mapping[str, Any]], None],
-) -> None:
-    """Train until all pages are seen or the minutes are used up.
-
-    Args:
-        learner: What is trained.
-        images: What it learns from.
-        measured: Screens of held-out tasks.
-        config: The configuration.
-        clock: Clock of the time limit.
-        report: Called with every metric line.
-    """
-    random, began_s, limit_s = Random(f"{config.seed}/pages"), clock.monotonic(), config.pages_max_minutes * 60
-    seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
-    while seen < config.pages and elapsed_s < limit_s:
-        batch = [images.draw(random) for _ in range(config.batch_size)]
-        loss = learner.update(batch, update, max(seen / config.pages, elapsed_s / limit_s))
-        seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
-        mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
-        if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
-            next_report += config.report_every_pages
-            accuracy = learner.accuracy(measured)
-            line = {
-                "kind": "reading",
-                "time_s": clock.time(),
-                "pages": seen,
-                "loss": round(mean_loss, 4),
-                "reading_accuracy": None if math.isnan(accuracy) else round(accuracy, 4),
-                "elapsed_s": round(elapsed_s, 1),
-            }
-            append_metrics(config.metrics, line)
-            report(line)
-
-
-class _Part(NamedTuple):
-    """Where a text is: index of the image, of the token, of the part of the token, and of the text."""
-
-    image: int
-    token: int
-    part: int
-    text: int
-
-
-class ReadingLearner:
-    """Trains a vision tower to read.
+class Reading:
+    """Teaches the vision tower of a policy to read.
 
     Args:
         loaded: The policy; its vision tower is changed.
         compute: Where it is trained.
-        texts: The texts that it learns; others are left out.
+        images: What it learns from.
+        measured: Screenshots of held-out tasks.
         config: The configuration.
+
+    Attributes:
+        layer: Scores the texts at every part of a token.
+
+    Raises:
+        ScreenError: No text is on enough screens.
     """
 
-    def __init__(self, loaded: LoadedModel, compute: ComputeDevice, texts: Sequence[str], config: WarmupConfig) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        compute: ComputeDevice,
+        images: ReadImages,
+        measured: Sequence[Screenshot],
+        config: WarmupConfig,
+    ) -> None:
         import torch
 
-        self._loaded, self._compute, self._config = loaded, compute, config
-        self._text_index = {text: index for index, text in enumerate(texts)}
+        if not images.texts:
+            raise ScreenError(
+                f"warmup.pages: no text is on enough screens of {config.screens}: collect more demonstrations, or set it to 0"
+            )
+        self._loaded, self._compute, self._config, self._images = loaded, compute, config, images
+        self._measured = [images.of_screen(*screenshot) for screenshot in measured]
+        self._text_index = {text: index for index, text in enumerate(images.texts)}
         self._merge: int = loaded.processor.image_processor.merge_size
         self._patch: int = loaded.processor.image_processor.patch_size
-        tower = loaded.model.model.visual
-        width = tower.config.out_hidden_size
-        self._layer = torch.nn.Linear(width, self._merge**2 * len(texts)).to(compute.device)
+        self._tower = loaded.model.model.visual
+        width = self._tower.config.out_hidden_size
+        self.layer = torch.nn.Linear(width, self._merge**2 * len(images.texts)).to(compute.device)
         with torch.no_grad():
-            self._layer.weight.zero_()
-            self._layer.bias.fill_(NO_TEXT_LOGIT)
-        self._parameters = [*tower.parameters(), *self._layer.parameters()]
-        self._optimizer = make_optimizer(self._parameters, config.pages_learning_rate, config)
+            self.layer.weight.zero_()
+            self.layer.bias.fill_(NO_TEXT_LOGIT)
 
-    def update(self, images: Sequence[ReadImage], number: int, done: float) -> float:
-        """Learn from one batch.
+    def learn(self, clock: Clock, report: Callable[[Mapping[str, Any]], None]) -> None:
+        """Train until all pages are seen or the minutes are used up.
 
         Args:
-            images: The images.
-            number: Number of the update, from 0.
-            done: Fraction of the work that is done.
-
-        Returns:
-            The loss: binary cross-entropy of all parts of all tokens, in nats per text on the images.
+            clock: Clock of the time limit.
+            report: Called with every metric line.
         """
         import torch
 
-        set_rate(self._optimizer, self._config.pages_learning_rate, number, done, self._config)
-        logits_BNPW, parts = self._score(images)
-        targets_BNPW = torch.zeros_like(logits_BNPW)
-        if parts:
-            targets_BNPW[tuple(torch.tensor(parts, device=logits_BNPW.device).T)] = 1.0
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits_BNPW, targets_BNPW, reduction="sum")
-        loss = loss / max(1, len(parts))
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._parameters, self._config.grad_clip)
-        self._optimizer.step()
-        return float(loss.detach())
+        config, parameters = self._config, [*self._tower.parameters(), *self.layer.parameters()]
+        optimizer = make_optimizer(parameters, config.pages_learning_rate, config)
+        random, began_s, limit_s = Random(f"{config.seed}/pages"), clock.monotonic(), config.pages_max_minutes * 60
+        seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
+        while seen < config.pages and elapsed_s < limit_s:
+            set_rate(
+                optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
+            )
+            loss = self.loss([self._images.draw(random) for _ in range(config.batch_size)])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+            optimizer.step()
+            seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
+            found = float(loss.detach())
+            mean_loss = found if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * found
+            if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
+                next_report += config.report_every_pages
+                accuracy = self.accuracy()
+                line = {
+                    "kind": "reading",
+                    "time_s": clock.time(),
+                    "pages": seen,
+                    "loss": round(mean_loss, 4),
+                    "reading_accuracy": None if math.isnan(accuracy) else round(accuracy, 4),
+                    "elapsed_s": round(elapsed_s, 1),
+                }
+                append_metrics(config.metrics, line)
+                report(line)
 
-    def accuracy(self, images: Sequence[ReadImage]) -> float:
-        """Measure how often the part that scores highest for a text is one where the text is.
+    def losses(self, count: int, random: Random, head: HeadLearner | None) -> list[Tensor]:
+        """Compute what keeps the tower reading while the policy learns to answer.
+
+        Args:
+            count: Number of new images.
+            random: Source of randomness.
+            head: The action head, which is asked for the texts on the pages; None: the policy has none.
+
+        Returns:
+            The weighted loss of reading, and that of the head; scalars with their gradients.
+        """
+        images = [self._images.draw(random) for _ in range(count)]
+        losses = [KEPT_WEIGHT * self.loss(images)]
+        asked = [(one.image, one.head_questions()) for one in images]
+        asked = [(image, questions) for image, questions in asked if questions]
+        if head is not None and asked:
+            most = self._config.queries_per_image
+            questions_B = [random.sample(questions, min(most, len(questions))) for _, questions in asked]
+            losses.append(head.loss([image for image, _ in asked], questions_B))
+        return losses
+
+    def loss(self, images: Sequence[ReadImage]) -> Tensor:
+        """Compute the loss of reading.
 
         Args:
             images: Images with texts.
 
         Returns:
-            The fraction of right places among all texts that are learnt; NaN where there are none.
+            Binary cross-entropy of all parts of all tokens, in nats per text on the images; a scalar with its gradient.
+        """
+        import torch
+
+        logits_BNPW, parts = self._score(images)
+        targets_BNPW = torch.zeros_like(logits_BNPW)
+        if parts:
+            targets_BNPW[tuple(torch.tensor(parts, device=logits_BNPW.device).T)] = 1.0
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits_BNPW, targets_BNPW, reduction="sum")
+        return loss / max(1, len(parts))
+
+    def accuracy(self) -> float:
+        """Measure how often the part of a held-out screen that scores highest for a text is one where the text is.
+
+        Returns:
+            The fraction of right places among the texts that are taught; NaN where there are none.
         """
         import torch
 
         hits: list[bool] = []
-        for start in range(0, len(images), self._config.batch_size):
+        for start in range(0, len(self._measured), self._config.batch_size):
             with torch.no_grad():
-                logits_BNPW, parts = self._score(images[start : start + self._config.batch_size])
+                logits_BNPW, parts = self._score(self._measured[start : start + self._config.batch_size])
             best_BW = logits_BNPW.flatten(1, 2).argmax(dim=1).tolist()
             right = {(part.image, part.text, part.token * self._merge**2 + part.part) for part in parts}
             hits += [(part.image, part.text, best_BW[part.image][part.text]) in right for part in parts]
@@ -210,13 +265,13 @@ class ReadingLearner:
 
     def _score(self, images: Sequence[ReadImage]) -> tuple[Tensor, list[_Part]]:
         """Logits of every text at every part of every token, and where the texts are."""
+        import torch
+
         pixels, grid = pixel_inputs(self._loaded.processor, [one.image for one in images])
         device = self._compute.device
         with self._compute.autocast():
             features = self._loaded.model.model.get_image_features(pixels.to(device), grid.to(device)).pooler_output
-            import torch
-
-            logits = self._layer(torch.stack(tuple(features))).float()
+            logits = self.layer(torch.stack(tuple(features))).float()
         parts = [part for index, one in enumerate(images) for part in self._parts(index, one)]
         return logits.unflatten(-1, (self._merge**2, len(self._text_index))), parts
 

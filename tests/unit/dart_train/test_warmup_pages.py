@@ -20,7 +20,7 @@ from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
-from dart_train.warmup.reading import ReadImage, ReadImages, ReadingLearner, learn_to_read
+from dart_train.warmup.reading import AROUND_TEXT_PX, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
 
 torch = pytest.importorskip("torch")
@@ -57,14 +57,8 @@ def screen(elements: list[A11yElement], task_id: str = TASKS[0]) -> AnnotatedScr
 
 
 def screens(count: int) -> list[tuple[RgbImage, list[PlacedText]]]:
-    """Screens with their texts."""
-    random = Random(0)
-    found = []
-    for _ in range(count):
-        elements = dialog(random.randint(0, 390), random.randint(0, 200))
-        pixels = draw(elements)
-        found.append((pixels, find_texts(pixels, screen(elements))))
-    return found
+    """Screenshots with their texts."""
+    return [(pixels, find_texts(pixels, one)) for pixels, one in screenshots(count)]
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +80,16 @@ def config(root: Path, start: Path, **changes: Any) -> WarmupConfig:
     return WarmupConfig(**(values | changes))
 
 
-def learner(loaded: LoadedModel, texts: tuple[str, ...], chosen: WarmupConfig) -> ReadingLearner:
-    return ReadingLearner(loaded, ComputeDevice.resolve("cpu", "float32"), texts, chosen)
+def reading(loaded: LoadedModel, chosen: WarmupConfig) -> Reading:
+    """A tower that has seen nothing."""
+    measured = [(draw(elements), screen(elements)) for elements in (dialog(40, 100), dialog(200, 50))]
+    return Reading(loaded, ComputeDevice.resolve("cpu", "float32"), ReadImages(screenshots(), shrink), measured, chosen)
+
+
+def screenshots(count: int = MIN_CUTTINGS) -> list[tuple[RgbImage, AnnotatedScreen]]:
+    random = Random(0)
+    dialogs = [dialog(random.randint(0, 390), random.randint(0, 200)) for _ in range(count)]
+    return [(draw(elements), screen(elements)) for elements in dialogs]
 
 
 def shrink(pixels: RgbImage) -> RgbImage:
@@ -152,7 +154,7 @@ def test_rare_texts_are_not_on_pages() -> None:
 
 def test_a_text_belongs_to_the_part_of_the_token_that_its_middle_lies_on(loaded: LoadedModel, tmp_path: Path) -> None:
     """The rows of the patches that the processor makes are the parts of the tokens in order."""
-    reader = learner(loaded, tuple(sorted(WORDS)), config(tmp_path, tmp_path))
+    reader = reading(loaded, config(tmp_path, tmp_path))
     blank = np.full((160, 256, 3), 200, np.uint8)
     for x, y in ((100, 50), (3, 3), (250, 150), (47, 64)):
         marked = blank.copy()
@@ -161,16 +163,16 @@ def test_a_text_belongs_to_the_part_of_the_token_that_its_middle_lies_on(loaded:
         (row,) = torch.nonzero((before != after).any(dim=1)).flatten().tolist()
         middle = (round(x * 2.5), round(y * 2.5))
         text = PlacedText("Moon", (middle[0] - 5, middle[1] - 4, middle[0] + 5, middle[1] + 4))
-        (part,) = reader._parts(7, ReadImage(marked, [text], (640, 400)))
+        (part,) = reader._parts(7, ReadImage(marked, [text], (640, 400), is_page=True))
         assert (part.image, part.token * 4 + part.part, part.text) == (7, row, 1)
 
 
 def test_some_images_are_screens_whose_windows_and_texts_are_moved_together() -> None:
-    elements = dialog(100, 60)
-    images = ReadImages(PageWriter(screens(MIN_CUTTINGS)), [(draw(elements), screen(elements))], lambda pixels: pixels)
+    images = ReadImages(screenshots(), lambda pixels: pixels)
     random = Random(5)
     drawn = [images.draw(random) for _ in range(60)]
-    of_screens = [one for one in drawn if [text.text for text in one.texts] == list(WORDS)]
+    of_screens = [one for one in drawn if not one.is_page]
+    assert all([text.text for text in one.texts] == list(WORDS) for one in of_screens)
     assert 8 <= len(of_screens) <= 24
     assert len({one.texts[0].box for one in of_screens}) > 5
     for one in of_screens:
@@ -181,20 +183,50 @@ def test_some_images_are_screens_whose_windows_and_texts_are_moved_together() ->
 def test_reading_trains_the_vision_tower_alone_and_finds_texts(loaded: LoadedModel, tmp_path: Path) -> None:
     chosen = config(tmp_path, tmp_path, pages=240, report_every_pages=80, batch_size=8, pages_learning_rate=3e-3)
     before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
-    writer = PageWriter(screens(MIN_CUTTINGS))
-    reader = learner(loaded, writer.texts, chosen)
-    images = ReadImages(
-        writer, [(draw(elements), screen(elements)) for elements in (dialog(10, 10), dialog(300, 150))], shrink
-    )
-    measured = [images.of_screen(draw(elements), screen(elements)) for elements in (dialog(40, 100), dialog(200, 50))]
     lines: list[Any] = []
-    learn_to_read(reader, images, measured, chosen, SYSTEM_CLOCK, lines.append)
+    reading(loaded, chosen).learn(SYSTEM_CLOCK, lines.append)
     assert [(line["kind"], line["pages"]) for line in lines] == [("reading", n) for n in (80, 160, 240)]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.4
     assert all(0 <= line["reading_accuracy"] <= 1 for line in lines)
     changed = {name for name, value in loaded.model.state_dict().items() if not torch.equal(value, before[name])}
     assert "model.visual.patch_embed.proj.weight" in changed
     assert all(name.startswith("model.visual.") for name in changed)
+
+
+def test_a_head_is_asked_for_the_texts_that_are_on_a_page_once() -> None:
+    texts = [
+        PlacedText("Moon", (100, 50, 160, 70)),
+        PlacedText("Tiger", (300, 200, 360, 220)),
+        PlacedText("Moon", (400, 50, 460, 70)),
+        PlacedText("Chair", (600, 2, 638, 20)),
+    ]
+    blank = np.zeros((160, 256, 3), np.uint8)
+    assert ReadImage(blank, texts, (640, 400), is_page=False).head_questions() == []
+    tiger, chair = ReadImage(blank, texts, (640, 400), is_page=True).head_questions()
+    assert tiger.instruction.endswith("Tiger")
+    near = AROUND_TEXT_PX
+    assert tiger.box == tuple(edge * 0.4 for edge in (300 - near, 200 - near, 360 + near, 220 + near))
+    assert chair.box == tuple(edge * 0.4 for edge in (600 - near, 0, 640, 20 + near))
+
+
+def test_a_tower_goes_on_reading_while_the_policy_learns_to_answer(
+    tmp_path: Path, start_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path / "screens", 14)
+    asked: list[tuple[int, bool]] = []
+    losses = Reading.losses
+
+    def noted(self: Reading, count: int, random: Random, head: Any) -> Any:
+        found = losses(self, count, random, head)
+        asked.append((len(found), all(loss.requires_grad for loss in found)))
+        return found
+
+    monkeypatch.setattr(Reading, "losses", noted)
+    warm_start(config(tmp_path, start_model))
+    assert asked == [(1, True)] * 2
+    head = config(tmp_path, start_model, pointer=True, out_dir=tmp_path / "with-head")
+    warm_start(head)
+    assert asked[2:] == [(2, True)] * 2
 
 
 def store(directory: Path, count: int, *, words: bool = True) -> None:
