@@ -1,7 +1,7 @@
 """How the instructions of `basics` call the elements of a screen: by their place in their window, or by their text.
 
-Role: names buttons, rows and boxes by their place ("second row", "last button above") and by their text ("Apple"), and the buttons that
-commit or cancel by their label. Rule: of several windows the upper one is "above" and the lowest one "below"; a box has the text of its
+Role: names buttons, rows, boxes and fields by their place ("second row", "last button above"), the first three by their text, too
+("Apple"), and the buttons that commit or cancel by their label. Rule: of several windows the upper one is "above" and the lowest one "below"; a box has the text of its
 row. Non-goals: generating tasks.
 """
 
@@ -14,7 +14,7 @@ from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement
 from dart_server.wire import A11yElement
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-VERBS = {"button": "Press", "row": "Choose", "box": "Tick"}
+VERBS = {"button": "Press", "row": "Choose", "box": "Tick", "field": "Click"}
 DIALOG_BUTTONS = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Yes", "No"})
 
 
@@ -44,7 +44,7 @@ class BasicsScreenNames:
                         parts.append(
                             NamedElement(f"{name} {noun}{side}", f"{VERBS[noun]} the {name} {noun}{side}.", member)
                         )
-                    if text := _text_of(member, inside):
+                    if noun != "field" and (text := _text_of(member, inside)):
                         parts.append(NamedElement(text, f"{VERBS[noun]} {text}.", member, by_text=True))
             for element in inside:
                 if element.role == "push button" and element.name in DIALOG_BUTTONS:
@@ -65,7 +65,7 @@ class BasicsScreenNames:
 
 
 def _group_elements(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yElement]]]:
-    """Buttons from left to right, rows and boxes from top to bottom."""
+    """Buttons from left to right, rows, boxes and fields from top to bottom."""
     buttons = [e for e in inside if e.role == "push button" and e.name not in DIALOG_BUTTONS]
     cells = [e for e in inside if e.role == "table cell"]
     boxes = [e for e in cells if not e.name] + [e for e in inside if e.role == "check box"]
@@ -74,6 +74,7 @@ def _group_elements(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yE
         ("button", sorted(buttons, key=lambda e: (e.y // 20, e.x))),
         ("box", sorted(boxes, key=lambda e: e.y)),
         ("row", sorted(rows, key=lambda e: e.y)),
+        ("field", sorted((e for e in inside if e.role == "text"), key=lambda e: e.y)),
     ]
     return [(noun, members) for noun, members in groups if members]
 

@@ -38,6 +38,18 @@ def test_elements_of_two_windows_are_named_by_their_place() -> None:
     }
 
 
+def test_fields_are_named_by_their_place_whatever_they_hold() -> None:
+    names = tasks.load_suite("basics").screen_names
+    assert names is not None
+    form = [element("dialog", "", 0, 0, 100, 100), element("text", "", 10, 40), element("text", "Wolf", 10, 10)]
+    found = [(part.name, part.sentence, part.element.y) for part in names.name_elements(form)]
+    assert found == [
+        ("first field", "Click the first field.", 10),
+        ("last field", "Click the last field.", 40),
+        ("second field", "Click the second field.", 40),
+    ]
+
+
 def test_elements_are_named_by_their_text_too_and_a_box_by_that_of_its_row() -> None:
     names = tasks.load_suite("basics").screen_names
     assert names is not None
