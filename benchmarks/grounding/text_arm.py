@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.grounding.forward import run_backbone
-from dart_agent.grounding.packing import Question, pack
+from dart_agent.grounding.packing import Question, QuestionPacker, pack
 from dart_agent.grounding.samples import GroundingSample, read_image
 from dart_agent.grounding.scoring import Point
 from dart_envs.types import RgbImage
@@ -52,7 +52,7 @@ class TextTrainer(BackboneTrainer):
     def __init__(self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel) -> None:
         super().__init__(config, samples, loaded)
         self._config = config
-        self._asked = AskedText(loaded.model, loaded.processor)
+        self._packer = QuestionPacker(AskedText(loaded.model, loaded.processor))
 
     def losses(self, number: int) -> dict[str, Tensor]:
         """The loss of the answers; see `SupervisedTrainer.losses`."""
@@ -63,7 +63,7 @@ class TextTrainer(BackboneTrainer):
             [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
             for _, samples in batch
         ]
-        packed = pack(self._asked, images, asked)
+        packed = self._packer.pack(images, asked)
         return {"language_loss": language_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
 
 

@@ -1,9 +1,9 @@
 """Images with their questions as the tensors of one forward pass.
 
-Role: `pack` arranges each image and any number of questions about it in one row, so that every question sees the image and itself only, at
-the positions that it would have alone; the image's features are computed once. Rule: the attention of a packed question is that of the
-same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer is given with its question, so
-that the head needs no decoding. Non-goals: the forward pass, choosing questions.
+Role: `QuestionPacker` arranges each image and any number of questions about it in one row, so that every question sees the image and
+itself only, at the positions that it would have alone; the image's features are computed once. Rule: the attention of a packed question is
+that of the same question by itself; the text around it is rendered by the checkpoint's own chat template. An answer is given with its
+question, so that the head needs no decoding. Non-goals: the forward pass, choosing questions.
 Axes: B images, T tokens, Q questions of an image.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import torch
@@ -22,6 +23,8 @@ from dart_agent.prompts.chat_template import render_chat
 from dart_envs.types import RgbImage
 
 NO_LABEL = -100
+KEPT_QUESTIONS = 4096
+KEPT_IMAGE_SIZES = 64
 _IMAGE = "<|image_pad|>"
 
 
@@ -101,8 +104,106 @@ class Question:
         return cls(instruction, answer_text(targets))
 
 
+class QuestionPacker:
+    """Packs for one model; texts that were rendered and tokenised are kept for the next time.
+
+    Args:
+        model: The model; neither its chat template nor its system prompt changes.
+
+    Raises:
+        ValueError: The chat template names the task before the image.
+    """
+
+    def __init__(self, model: AskedModel) -> None:
+        self._model = model
+        self._before, self._shared = _prefix(model)
+        self._pad = getattr(model.backbone.config, "pointer_pad_token_id", None)
+        self._question = lru_cache(KEPT_QUESTIONS)(self._encode_question)
+        self._image = lru_cache(KEPT_IMAGE_SIZES)(self._encode_image)
+
+    def pack(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[Question]]) -> PackedQuestions:
+        """Pack images with their questions.
+
+        Args:
+            images: Images, uint8 [H, W, 3] each; the processor resizes them.
+            questions_B: Questions of each image, at least one.
+
+        Returns:
+            The rows.
+
+        Raises:
+            ValueError: An instruction cannot be asked.
+        """
+        processor = self._model.processor.image_processor
+        features = processor(images=list(images), return_tensors="pt")
+        thw = features["image_grid_thw"]
+        grids = tuple(
+            PatchGrid.of(grid.tolist(), int(processor.merge_size), (image.shape[1], image.shape[0]))
+            for grid, image in zip(thw, images, strict=True)
+        )
+        sizes = [tuple(grid.tolist()) for grid in thw]
+        rows = [
+            self._row(grid.cells, size, questions)
+            for grid, size, questions in zip(grids, sizes, questions_B, strict=True)
+        ]
+        width = max(len(row.ids) for row in rows)
+        ids_BT = torch.zeros(len(rows), width, dtype=torch.int64)
+        labels_BT = torch.full((len(rows), width), NO_LABEL, dtype=torch.int64)
+        positions_3BT = torch.zeros(3, len(rows), width, dtype=torch.int64)
+        blocks_BT = torch.full((len(rows), width), -1, dtype=torch.int64)
+        for index, row in enumerate(rows):
+            length = len(row.ids)
+            ids_BT[index, :length] = torch.tensor(row.ids)
+            labels_BT[index, :length] = torch.tensor(row.labels)
+            positions_3BT[:, index, :length] = row.positions_3L
+            blocks_BT[index, :length] = torch.tensor(row.blocks)
+        sees = (blocks_BT[:, :, None] == blocks_BT[:, None, :]) | (blocks_BT[:, None, :] == 0)
+        causal = torch.ones(width, width, dtype=torch.bool).tril()
+        return PackedQuestions(
+            input_ids_BT=ids_BT,
+            labels_BT=labels_BT,
+            position_ids_3BT=positions_3BT,
+            attention_mask_B1TT=(sees & causal)[:, None],
+            pixel_values=features["pixel_values"],
+            image_grid_thw=thw,
+            grids=grids,
+            pointers=tuple(tuple(row.pointers) for row in rows),
+            decisions=tuple(tuple(row.decisions) for row in rows),
+        )
+
+    def _row(self, cells: int, size_thw: tuple[int, ...], questions: Sequence[Question]) -> _Row:
+        prefix, prefix_positions = self._image(cells, size_thw)
+        positions = [prefix_positions]
+        row = _Row(list(prefix), [NO_LABEL] * len(prefix), [0] * len(prefix), prefix_positions, [], [])
+        first = int(prefix_positions.max()) + 1
+        for number, question in enumerate(questions, 1):
+            prompt, answer, labels = self._question(question)
+            start = len(row.ids) + len(prompt)
+            row.ids += prompt + answer
+            row.labels += [NO_LABEL] * len(prompt) + labels
+            length = len(prompt) + len(answer)
+            row.blocks += [number] * length
+            positions.append((first + torch.arange(length)).expand(3, length))
+            row.pointers.append(tuple(start + at for at, token in enumerate(answer) if token == self._pad))
+            row.decisions.append(start)
+        row.positions_3L = torch.cat(positions, dim=1)
+        return row
+
+    def _encode_question(self, question: Question) -> tuple[list[int], list[int], list[int]]:
+        """Ids of the prompt and of the answer, and the labels of the answer."""
+        text = _question_text(self._model, question.instruction, self._before, self._shared)
+        answer = _encode(self._model, question.answer)
+        return _encode(self._model, text), answer, [_label(self._model, token) for token in answer]
+
+    def _encode_image(self, cells: int, size_thw: tuple[int, ...]) -> tuple[list[int], Tensor]:
+        """Ids and positions of what comes before the questions about an image of this size."""
+        before, image, shared = (_encode(self._model, text) for text in (self._before, _IMAGE, self._shared))
+        ids = [*before, *image * cells, *shared]
+        return ids, _positions(self._model, ids, torch.tensor(size_thw))
+
+
 def pack(model: AskedModel, images: Sequence[RgbImage], questions_B: Sequence[Sequence[Question]]) -> PackedQuestions:
-    """Pack images with their questions.
+    """Pack images with their questions once; `QuestionPacker` is faster where one model is asked again and again.
 
     Args:
         model: The model.
@@ -115,37 +216,7 @@ def pack(model: AskedModel, images: Sequence[RgbImage], questions_B: Sequence[Se
     Raises:
         ValueError: The chat template names the task before the image.
     """
-    features = model.processor.image_processor(images=list(images), return_tensors="pt")
-    thw = features["image_grid_thw"]
-    grids = tuple(
-        PatchGrid.of(grid.tolist(), int(model.processor.image_processor.merge_size), (image.shape[1], image.shape[0]))
-        for grid, image in zip(thw, images, strict=True)
-    )
-    rows = [_row(model, grid, thw_3, questions) for grid, thw_3, questions in zip(grids, thw, questions_B, strict=True)]
-    width = max(len(row.ids) for row in rows)
-    ids_BT = torch.zeros(len(rows), width, dtype=torch.int64)
-    labels_BT = torch.full((len(rows), width), NO_LABEL, dtype=torch.int64)
-    positions_3BT = torch.zeros(3, len(rows), width, dtype=torch.int64)
-    blocks_BT = torch.full((len(rows), width), -1, dtype=torch.int64)
-    for index, row in enumerate(rows):
-        length = len(row.ids)
-        ids_BT[index, :length] = torch.tensor(row.ids)
-        labels_BT[index, :length] = torch.tensor(row.labels)
-        positions_3BT[:, index, :length] = row.positions_3L
-        blocks_BT[index, :length] = torch.tensor(row.blocks)
-    sees = (blocks_BT[:, :, None] == blocks_BT[:, None, :]) | (blocks_BT[:, None, :] == 0)
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
-    return PackedQuestions(
-        input_ids_BT=ids_BT,
-        labels_BT=labels_BT,
-        position_ids_3BT=positions_3BT,
-        attention_mask_B1TT=(sees & causal)[:, None],
-        pixel_values=features["pixel_values"],
-        image_grid_thw=thw,
-        grids=grids,
-        pointers=tuple(tuple(row.pointers) for row in rows),
-        decisions=tuple(tuple(row.decisions) for row in rows),
-    )
+    return QuestionPacker(model).pack(images, questions_B)
 
 
 def pointing_ids(model: PromptedModel, instruction: str) -> list[int]:
@@ -176,28 +247,6 @@ class _Row:
     positions_3L: Tensor
     pointers: list[tuple[int, ...]]
     decisions: list[int]
-
-
-def _row(model: AskedModel, grid: PatchGrid, thw_3: Tensor, questions: Sequence[Question]) -> _Row:
-    before, shared = _prefix(model)
-    pad = getattr(model.backbone.config, "pointer_pad_token_id", None)
-    prefix = [*_encode(model, before), *_encode(model, _IMAGE) * grid.cells, *_encode(model, shared)]
-    positions = [_positions(model, prefix, thw_3)]
-    row = _Row(list(prefix), [NO_LABEL] * len(prefix), [0] * len(prefix), positions[0], [], [])
-    first = int(positions[0].max()) + 1
-    for number, question in enumerate(questions, 1):
-        prompt = _encode(model, _question_text(model, question.instruction, before, shared))
-        answer = _encode(model, question.answer)
-        start = len(row.ids) + len(prompt)
-        row.ids += prompt + answer
-        row.labels += [NO_LABEL] * len(prompt) + [_label(model, token) for token in answer]
-        length = len(prompt) + len(answer)
-        row.blocks += [number] * length
-        positions.append((first + torch.arange(length)).expand(3, length))
-        row.pointers.append(tuple(start + at for at, token in enumerate(answer) if token == pad))
-        row.decisions.append(start)
-    row.positions_3L = torch.cat(positions, dim=1)
-    return row
 
 
 def _label(model: AskedModel, token: int) -> int:

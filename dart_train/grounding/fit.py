@@ -101,7 +101,10 @@ class GroundingTrainer(SupervisedTrainer):
     def __init__(self, config: GroundingConfig, samples: SampleSet, model: GroundingModel) -> None:
         import torch
 
+        from dart_agent.grounding.packing import QuestionPacker
+
         self.config, self.samples, self.model = config, samples, model
+        self._packer = QuestionPacker(model)
         self._adapted: AdaptedModel | None = None
         self._masked: Any = None
         self._choose_trained()
@@ -126,7 +129,7 @@ class GroundingTrainer(SupervisedTrainer):
             The batch, its questions as tensors, and what the model says.
         """
         from dart_agent.grounding.forward import run_forward
-        from dart_agent.grounding.packing import Question, pack
+        from dart_agent.grounding.packing import Question
 
         config = self.config
         batch = self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
@@ -134,7 +137,7 @@ class GroundingTrainer(SupervisedTrainer):
             [Question.point(sample.instruction, len(sample.targets)) for sample in samples] for _, samples in batch
         ]
         images = [read_image(path, samples[0].image_wh) for path, samples in batch]
-        packed = pack(self.model, images, asked)
+        packed = self._packer.pack(images, asked)
         return batch, packed, run_forward(self.model, packed)
 
     def losses(self, number: int) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.forward import run_backbone
-from dart_agent.grounding.packing import Question, pack
+from dart_agent.grounding.packing import Question, QuestionPacker
 from dart_agent.grounding.samples import Box, GroundingSample, read_image
 from dart_agent.grounding.scoring import Point, in_target
 from dart_agent.grounding.verifier import SETTINGS_KEY, Verifier, marked_crop, verifier_answer, verifier_question
@@ -137,7 +137,7 @@ class VerifierTrainer(BackboneTrainer):
     def __init__(self, config: VerifierConfig, samples: SampleSet, loaded: LoadedModel) -> None:
         super().__init__(config, samples, loaded, freeze_vision=config.freeze_vision)
         self._config = config
-        self._asked = Verifier(loaded.model, loaded.processor, reach=config.reach)
+        self._packer = QuestionPacker(Verifier(loaded.model, loaded.processor, reach=config.reach))
 
     def losses(self, number: int) -> dict[str, Tensor]:
         """The loss of the judgements; see `SupervisedTrainer.losses`."""
@@ -157,7 +157,7 @@ class VerifierTrainer(BackboneTrainer):
                     asked.append([Question(verifier_question(sample.instruction), verifier_answer(right))])
         if not crops:
             return {"judgement_loss": 0.0 * self.loaded.model.lm_head.weight.sum()}
-        packed = pack(self._asked, crops, asked)
+        packed = self._packer.pack(crops, asked)
         return {"judgement_loss": judgement_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
 
     def save(self, directory: Path) -> None:

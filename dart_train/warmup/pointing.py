@@ -59,7 +59,10 @@ class HeadLearner:
     """
 
     def __init__(self, loaded: PointingModel, compute: ComputeDevice) -> None:
+        from dart_agent.grounding.packing import QuestionPacker
+
         self._model = loaded.grounding
+        self._packer = QuestionPacker(self._model)
         self._model.head.to(compute.device).eval()
         self._compute = compute
 
@@ -117,9 +120,9 @@ class HeadLearner:
         self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]
     ) -> tuple[tuple[QuestionOutput, ...], ...]:
         from dart_agent.grounding.forward import run_forward
-        from dart_agent.grounding.packing import Question, pack
+        from dart_agent.grounding.packing import Question
 
         asked = [[Question.point(question.instruction) for question in questions] for questions in questions_B]
-        packed = pack(self._model, images, asked)
+        packed = self._packer.pack(images, asked)
         with self._compute.autocast():
             return run_forward(self._model, packed).questions

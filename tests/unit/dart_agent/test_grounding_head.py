@@ -18,7 +18,7 @@ from dart_agent.grounding.answers import answer_text  # noqa: E402
 from dart_agent.grounding.forward import refusal_probabilities, run_forward  # noqa: E402
 from dart_agent.grounding.head import HEADS, ActionHead  # noqa: E402
 from dart_agent.grounding.model import HEAD_PREFIX, SETTINGS_KEY, load_grounding_model  # noqa: E402
-from dart_agent.grounding.packing import NO_LABEL, Question, pack  # noqa: E402
+from dart_agent.grounding.packing import NO_LABEL, Question, QuestionPacker, pack  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 from tests.unit.dart_agent.grounding_models import FAMILIES, screen, small_model  # noqa: E402
 
@@ -110,6 +110,27 @@ def test_packed_questions_see_what_they_see_alone(family: str, tmp_path: Path) -
                 assert refused[row][column] == pytest.approx(
                     refusal_probabilities(model, single, alone)[0][0], abs=1e-5
                 )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_kept_texts_are_those_of_new_ones(family: str, tmp_path: Path) -> None:
+    model = small_model(family, tmp_path)
+    apple, save, two = (
+        Question.point("click Apple"),
+        Question.point("click Save", targets=0),
+        Question.point("x", targets=2),
+    )
+    small, large = screen(112, 84), screen(168, 56, seed=1)
+    packer = QuestionPacker(model)
+    for images, asked in (
+        ([small, large], [[apple, two], [save]]),
+        ([large, small], [[two, save, apple], [apple]]),
+        ([small], [[save]]),
+    ):
+        kept, new = packer.pack(images, asked), pack(model, images, asked)
+        assert (kept.grids, kept.pointers, kept.decisions) == (new.grids, new.pointers, new.decisions)
+        for name in ("input_ids_BT", "labels_BT", "position_ids_3BT", "attention_mask_B1TT", "pixel_values"):
+            assert torch.equal(getattr(kept, name), getattr(new, name)), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
