@@ -455,6 +455,7 @@ def _format_metrics(line: dict[str, Any]) -> str:
         "staleness_mean",
         "reading_accuracy",
         "grounding_accuracy",
+        "text_accuracy",
     )
     return ", ".join(
         f"{key} {line[key]:.3g}" if isinstance(line[key], float) else f"{key} {line[key]}"

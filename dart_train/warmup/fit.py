@@ -197,8 +197,9 @@ class _WarmStartTrainer:
             if seen >= next_report:
                 next_report += config.report_every_images
                 self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
-        grounding, demonstration = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
-        return WarmupResult(seen, self.clock.monotonic() - began_s, mean_loss, grounding, demonstration)
+        accuracy = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
+        elapsed_s = self.clock.monotonic() - began_s
+        return WarmupResult(seen, elapsed_s, mean_loss, accuracy["grounding"], accuracy["demonstration"])
 
     def _learn_to_read(self) -> None:
         known, measured = (
@@ -316,23 +317,24 @@ class _WarmStartTrainer:
             logits_MV = self.model.lm_head(hidden_BTD[:, :-1][asked_BT]).float()
         return logits_MV, labels_BT[asked_BT]
 
-    def _report_progress(self, seen: int, loss: float, elapsed_s: float) -> tuple[float, float]:
-        grounding, demonstration = self._measure()
+    def _report_progress(self, seen: int, loss: float, elapsed_s: float) -> dict[str, float]:
+        accuracy = self._measure()
         line = {
             "kind": "warmup",
             "time_s": self.clock.time(),
             "images": seen,
             "loss": round(loss, 4),
-            "grounding_accuracy": round(grounding, 4),
-            "imitation_accuracy": None if math.isnan(demonstration) else round(demonstration, 4),
+            "grounding_accuracy": round(accuracy["grounding"], 4),
+            **({"text_accuracy": _rounded(accuracy["text"])} if self.by_text else {}),
+            "imitation_accuracy": _rounded(accuracy["demonstration"]),
             "elapsed_s": round(elapsed_s, 1),
         }
         append_metrics(self.config.metrics, line)
         self.report(line)
-        return grounding, demonstration
+        return accuracy
 
-    def _measure(self) -> tuple[float, float]:
-        """Accuracy of grounding and of demonstration queries on held-out tasks."""
+    def _measure(self) -> dict[str, float]:
+        """Accuracy on held-out tasks of grounding queries, of those by a text, and of demonstration queries; NaN where none was asked."""
         import torch
 
         images, queries_B, kinds = [], [], []
@@ -359,21 +361,23 @@ class _WarmStartTrainer:
         self.model.eval()
         if self.head is not None and pointed:
             hits["grounding"] = self.head.hits(*zip(*pointed, strict=True))
-        if not queries_B:
-            self.model.train()
-            return _mean(hits["grounding"]), math.nan
-        with torch.no_grad():
-            logits_MV, _ = self._forward(images, self.packer.pack(queries_B))
+            asked = [question for _, questions in pointed for question in questions]
+            hits["text"] = [hit for hit, question in zip(hits["grounding"], asked, strict=True) if question.by_text]
+        if queries_B:
+            with torch.no_grad():
+                logits_MV, _ = self._forward(images, self.packer.pack(queries_B))
+            guesses = logits_MV.argmax(dim=-1).tolist()
+            position = 0
+            for kind, query in zip(kinds, (q for queries in queries_B for q in queries), strict=True):
+                length = len(self.packer.target_ids(query))
+                hit = _is_correct(query, self.loaded.tokenizer.decode(guesses[position : position + length]))
+                for each in (kind, *(["text"] if query.by_text else [])):
+                    hits[each].append(hit)
+                position += length
+            if position != len(guesses):
+                raise RuntimeError("the answers of the measured screens do not line up with the model's outputs")
         self.model.train()
-        guesses = logits_MV.argmax(dim=-1).tolist()
-        position = 0
-        for kind, query in zip(kinds, (q for queries in queries_B for q in queries), strict=True):
-            length = len(self.packer.target_ids(query))
-            hits[kind].append(_is_correct(query, self.loaded.tokenizer.decode(guesses[position : position + length])))
-            position += length
-        if position != len(guesses):
-            raise RuntimeError("the answers of the measured screens do not line up with the model's outputs")
-        return _mean(hits["grounding"]), _mean(hits["demonstration"])
+        return {kind: _mean(hits[kind]) for kind in ("grounding", "text", "demonstration")}
 
 
 def _is_correct(query: Query, text: str) -> bool:
@@ -387,6 +391,10 @@ def _is_correct(query: Query, text: str) -> bool:
         return False
     x0, y0, x1, y1 = query.box
     return x0 <= numbers[0] <= x1 and y0 <= numbers[1] <= y1
+
+
+def _rounded(accuracy: float) -> float | None:
+    return None if math.isnan(accuracy) else round(accuracy, 4)
 
 
 def _mean(hits: Sequence[bool]) -> float:

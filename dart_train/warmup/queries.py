@@ -39,6 +39,7 @@ class Query:
         answer: The correct response.
         box: (x0, y0, x1, y1) in model-input pixels where a click is correct, None where the answer is not a click.
         given: Number of characters at the head of `answer` that are context and not learnt.
+        by_text: Whether the element is asked for by a text that has to be read.
     """
 
     instruction: str
@@ -46,6 +47,7 @@ class Query:
     answer: str
     box: tuple[float, float, float, float] | None
     given: int = 0
+    by_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,12 @@ class HeadQuestion:
     Attributes:
         instruction: What it is asked.
         box: (x0, y0, x1, y1) of the element, in pixels of the model-input image.
+        by_text: Whether the element is asked for by a text that has to be read.
     """
 
     instruction: str
     box: tuple[float, float, float, float]
+    by_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,9 @@ class QueryBuilder:
             The queries.
         """
         return [
-            Query(part.sentence, (), self._click(part.element, part.name), self._box(part.element))
+            Query(
+                part.sentence, (), self._click(part.element, part.name), self._box(part.element), by_text=part.by_text
+            )
             for part in self._named(screen)
         ]
 
@@ -169,7 +175,7 @@ class QueryBuilder:
             x1, y1 = min(screen_w, element.x + element.w), min(screen_h, element.y + element.h)
             if x0 < x1 and y0 < y1:
                 box = x0 * width / screen_w, y0 * height / screen_h, x1 * width / screen_w, y1 * height / screen_h
-                questions.append(HeadQuestion(head_instruction(part.name), box))
+                questions.append(HeadQuestion(head_instruction(part.name), box, part.by_text))
         return questions
 
     def _named(self, screen: AnnotatedScreen) -> list[NamedElement]:

@@ -120,7 +120,7 @@ def _warm_start(snapshot: RunSnapshot) -> Text:
     figures = [
         f"{what} {snapshot.warmup[what]:.0f} of {number}" for what, number in wanted.items() if what in snapshot.warmup
     ]
-    for key in ("loss", "reading_accuracy", "grounding_accuracy", "imitation_accuracy"):
+    for key in ("loss", "reading_accuracy", "grounding_accuracy", "text_accuracy", "imitation_accuracy"):
         if key in snapshot.warmup:
             figures.append(f"{key.replace('_', ' ')} {snapshot.warmup[key]:.2f}")
     return Text(f"warm start  {', '.join(figures)}")

@@ -289,7 +289,7 @@ def test_rearranged_vision_gives_the_same_features(loaded: LoadedModel, tmp_path
     torch.testing.assert_close(fast.pooler_output, plain.pooler_output, atol=1e-4, rtol=1e-4)
 
 
-def _store(directory: Path, tasks: int) -> None:
+def _store(directory: Path, tasks: int, instruction: str = "Choose the first row, then press OK.") -> None:
     directory.mkdir()
     random = Random(0)
     for number in range(tasks):
@@ -302,7 +302,7 @@ def _store(directory: Path, tasks: int) -> None:
         name = f"{number:064d}"
         Image.fromarray(pixels).save(directory / f"{name}.png")
         record = {
-            "task_id": TO_TRAIN_ON[number], "instruction": "Choose the first row, then press OK.", "step": 0,
+            "task_id": TO_TRAIN_ON[number], "instruction": instruction, "step": 0,
             "resolution": [640, 400], "elements": [element.model_dump() for element in _list_dialog(x, y)],
             "action": {"type": "click", "x": x + 115, "y": y + 55},
         }  # fmt: skip
@@ -338,6 +338,21 @@ def test_a_warm_start_sees_pictures_of_the_size_that_rollouts_have(tmp_path: Pat
     trainer = _WarmStartTrainer(_config(tmp_path, tmp_path, max_pixels=320 * 192), loaded, lambda _: None)
     image, _ = trainer._example(trainer.screens[0])
     assert 256 * 160 < image.shape[0] * image.shape[1] <= 320 * 192
+
+
+@pytest.mark.parametrize("pointer", [False, True])
+@pytest.mark.parametrize(
+    ("instruction", "reads"), [("Choose Moon, then press OK.", True), ("Choose the first row, then press OK.", False)]
+)
+def test_what_has_to_be_read_is_measured_apart(
+    pointer: bool, instruction: str, reads: bool, tmp_path: Path, loaded: LoadedModel
+) -> None:
+    loaded.save(tmp_path / "start")
+    _store(tmp_path / "screens", 8, instruction)
+    warm_start(_config(tmp_path, tmp_path / "start", pointer=pointer, images=8))
+    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()][:1]
+    assert ("text_accuracy" in line) is reads
+    assert not reads or 0 <= line["text_accuracy"] <= 1
 
 
 def test_a_policy_with_a_head_says_names_and_its_head_is_asked_for_their_boxes() -> None:
