@@ -28,6 +28,9 @@ from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
 from dart_train.warmup.screens import AnnotatedScreen
 
+CLICKS = frozenset({ActionType.CLICK, ActionType.DOUBLE_CLICK, ActionType.TRIPLE_CLICK, ActionType.RIGHT_CLICK})
+"""Actions on one element."""
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -205,7 +208,7 @@ class QueryBuilder:
 
     def _answer(self, action: Action, element: A11yElement | None, thought: str) -> str:
         """The action's text; a click goes to the grid point nearest to the middle of `element` (or to where the action points)."""
-        if action.type is not ActionType.CLICK or action.x is None or action.y is None:
+        if action.type not in CLICKS or action.x is None or action.y is None:
             return format_action(action, self.points, thought=thought)
         if element is None:
             x, y = self.points.to_model(action.x, action.y)
@@ -215,7 +218,7 @@ class QueryBuilder:
         width, height = self.points.coordinate_wh
         screen = self.points.to_screen(_snap_to_grid(x, self.step_px, width), _snap_to_grid(y, self.step_px, height))
         if screen is not None:
-            action = Action(ActionType.CLICK, x=screen[0], y=screen[1])
+            action = replace(action, x=screen[0], y=screen[1])
         if self.described and thought and element is not None:
             return describe_target(format_action(action, self.points), thought)
         return format_action(action, self.points, thought=thought)
@@ -259,7 +262,7 @@ def _snap_to_grid(value: int, step_px: int, limit: int) -> int:
 
 def _element_at(elements: Sequence[A11yElement], action: Action) -> A11yElement | None:
     """The smallest element that a click hits."""
-    if action.type is not ActionType.CLICK or action.x is None or action.y is None:
+    if action.type not in CLICKS or action.x is None or action.y is None:
         return None
     hit = [e for e in elements if e.x <= action.x < e.x + e.w and e.y <= action.y < e.y + e.h]
     return min(hit, key=lambda e: e.w * e.h, default=None)

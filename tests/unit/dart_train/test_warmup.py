@@ -130,6 +130,25 @@ def test_texts_are_asked_for_only_where_an_instruction_names_one() -> None:
     assert _thoughts([query]) == ["Tiger"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "verb"),
+    [
+        (ActionType.DOUBLE_CLICK, "left_double"),
+        (ActionType.TRIPLE_CLICK, "left_triple"),
+        (ActionType.RIGHT_CLICK, "right_single"),
+    ],
+)
+def test_clicks_of_other_kinds_go_to_an_element_too(kind: ActionType, verb: str) -> None:
+    screen = _screen(instruction="Choose Tiger.", action=Action(kind, x=150, y=140), previous=None, step=0)
+    described = replace(QUERY_BUILDER, by_text=True, described=True).demonstration_query(screen)
+    written = replace(QUERY_BUILDER, by_text=True).demonstration_query(screen)
+    assert described is not None
+    assert written is not None
+    assert described.answer == f"Action: {verb}(start_box='Tiger')"
+    assert written.answer.startswith(f"Thought: Tiger\nAction: {verb}(start_box='(")
+    assert written.box is not None
+
+
 def test_a_guided_query_gives_the_thought_and_asks_for_the_click() -> None:
     queries = QUERY_BUILDER.thought_given_queries(_screen(), Random(0))
     assert {query.instruction for query in queries} == {"Choose the last row, then press OK."}
