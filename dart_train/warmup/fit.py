@@ -36,8 +36,8 @@ from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
-from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, texts_are_mentioned
-from dart_train.warmup.reading import ReadImages, Reading
+from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, text_sentences, texts_are_mentioned
+from dart_train.warmup.reading import KEPT_WEIGHT, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ class _WarmStartTrainer:
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
         self.by_text = texts_are_mentioned(self.screens)
+        self.sentences = text_sentences(self.screens) if self.by_text else {}
         self.imitated = imitated_steps(self.screens, config)
         if self.head is not None and not self.imitated:
             raise ScreenError(
@@ -221,7 +222,7 @@ class _WarmStartTrainer:
             half = max(1, self.config.batch_size // 2)
             losses = [self._language_loss(half), self._head_loss(self.head, half)]
         if self.reading is not None:
-            losses += self.reading.losses(max(1, self.config.batch_size // 2), self.random, self.head)
+            losses += self._page_losses(self.reading)
         loss = torch.stack(losses).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
@@ -229,8 +230,6 @@ class _WarmStartTrainer:
         return float(loss.detach())
 
     def _language_loss(self, count: int) -> Tensor:
-        import torch
-
         images: list[RgbImage] = []
         queries_B: list[list[Query]] = []
         while len(images) < count:
@@ -238,8 +237,29 @@ class _WarmStartTrainer:
             if queries:
                 images.append(image)
                 queries_B.append(queries)
+        return self._answer_loss(images, queries_B)
+
+    def _answer_loss(self, images: Sequence[RgbImage], queries_B: Sequence[Sequence[Query]]) -> Tensor:
+        import torch
+
         logits_MV, labels_M = self._forward(images, self.packer.pack(queries_B))
         return torch.nn.functional.cross_entropy(logits_MV, labels_M)
+
+    def _page_losses(self, reading: Reading) -> list[Tensor]:
+        """What keeps the tower reading, and what asks for texts of pages where instructions name elements by a text."""
+        pages = reading.draw(max(1, self.config.batch_size // 2), self.random)
+        losses = [KEPT_WEIGHT * reading.loss(pages)]
+        asked = [(page.image, page.named_elements(self.sentences, self.random)) for page in pages]
+        images = [image for image, parts in asked if parts]
+        if images:
+            most = self.config.queries_per_image
+            parts_B = [self.random.sample(parts, min(most, len(parts))) for _, parts in asked if parts]
+            builder = self._query_builder(self.pixels[self.screens[0].image], images[0])
+            if self.head is None:
+                losses.append(self._answer_loss(images, [builder.element_queries(parts) for parts in parts_B]))
+            else:
+                losses.append(self.head.loss(images, [builder.element_questions(parts) for parts in parts_B]))
+        return losses
 
     def _head_loss(self, head: HeadLearner, count: int) -> Tensor:
         images: list[RgbImage] = []
@@ -290,9 +310,11 @@ class _WarmStartTrainer:
     def _model_view(self, pixels: RgbImage) -> tuple[RgbImage, QueryBuilder]:
         """The model-input image of a screenshot, and the builder of its queries."""
         image = self.builder.model_image(pixels)
+        return image, self._query_builder(pixels, image)
+
+    def _query_builder(self, pixels: RgbImage, image: RgbImage) -> QueryBuilder:
         points = self.builder.points(pixels, image)
-        described = self.head is not None
-        return image, QueryBuilder(points, self.config.coordinate_step_px, described, self.by_text)
+        return QueryBuilder(points, self.config.coordinate_step_px, self.head is not None, self.by_text)
 
     def _demonstration_queries(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
         if not self.config.imitate_order:

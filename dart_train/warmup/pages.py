@@ -96,7 +96,7 @@ class PageWriter:
             random: Source of randomness.
 
         Returns:
-            The page, of the size of the screens, and the texts on it.
+            The page, of the size of the screens, and the texts on it, each of them once.
         """
         height, width = self._shape[:2]
         page = np.empty(self._shape, np.uint8)
@@ -106,8 +106,8 @@ class PageWriter:
             page[y : y + random.randint(1, height), x : x + random.randint(1, width)] = self._some_colour(random)
         taken: list[tuple[int, int, int, int]] = []
         placed = []
-        for _ in range(random.randint(*TEXTS_PER_PAGE)):
-            pixels, text = random.choice(self._cuttings[random.choice(self.texts)])
+        for name in random.sample(self.texts, min(random.randint(*TEXTS_PER_PAGE), len(self.texts))):
+            pixels, text = random.choice(self._cuttings[name])
             corner = _free_corner(pixels.shape, (width, height), taken, random)
             if corner is None:
                 continue

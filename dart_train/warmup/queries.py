@@ -15,6 +15,7 @@ the name that is the thought of others. Non-goals: names of elements (the suite'
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -93,11 +94,20 @@ class QueryBuilder:
         Returns:
             The queries.
         """
+        return self.element_queries(self._named(screen))
+
+    def element_queries(self, parts: Sequence[NamedElement]) -> list[Query]:
+        """Ask for elements by their names.
+
+        Args:
+            parts: The elements.
+
+        Returns:
+            The queries.
+        """
         return [
-            Query(
-                part.sentence, (), self._click(part.element, part.name), self._box(part.element), by_text=part.by_text
-            )
-            for part in self._named(screen)
+            Query(part.sentence, (), self._click(part.element, part.name), self._box(part.element), 0, part.by_text)
+            for part in parts
         ]
 
     def thought_given_queries(self, screen: AnnotatedScreen, random: Random) -> list[Query]:
@@ -170,9 +180,20 @@ class QueryBuilder:
         Returns:
             The questions about elements that the image shows.
         """
+        return self.element_questions(self._named(screen))
+
+    def element_questions(self, parts: Sequence[NamedElement]) -> list[HeadQuestion]:
+        """Ask an action head for elements by their names.
+
+        Args:
+            parts: The elements.
+
+        Returns:
+            The questions about elements that the image shows.
+        """
         (screen_w, screen_h), (width, height) = self.points.screen_wh, self.points.model_wh
         questions = []
-        for part in self._named(screen):
+        for part in parts:
             element = part.element
             x0, y0 = max(0, element.x), max(0, element.y)
             x1, y1 = min(screen_w, element.x + element.w), min(screen_h, element.y + element.h)
@@ -243,6 +264,23 @@ def texts_are_mentioned(screens: Sequence[AnnotatedScreen]) -> bool:
     return any(
         part.by_text and _is_mentioned(part.name, screen) for screen in screens for part in _named_elements(screen)
     )
+
+
+def text_sentences(screens: Sequence[AnnotatedScreen]) -> dict[str, list[str]]:
+    """Collect how elements are asked for by a text that has to be read.
+
+    Args:
+        screens: Screens of recorded tasks.
+
+    Returns:
+        The sentences by text, both in alphabetical order.
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for screen in screens:
+        for part in _named_elements(screen):
+            if part.by_text:
+                found[part.name].add(part.sentence)
+    return {text: sorted(sentences) for text, sentences in sorted(found.items())}
 
 
 def _named_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:

@@ -3,7 +3,8 @@
 Role: `Reading` trains the vision tower with a linear layer that says, for each part of each image token, which texts have their middle
 there; the layer is thrown away at the end. Rule: every image token of a page is a lesson, so that a tower without pre-training reads words
 after some ten thousand pages; some of the images are whole screens, which show what stands around texts. The policy's own lessons ask for
-few texts, and a tower that is trained on them alone forgets all others: `Reading.losses` belong to every update after the pages.
+few texts, and a tower that is trained on them alone forgets all others: `Reading.loss` belongs to every update after the pages. There the
+policy is asked for the texts of pages, too: among many texts it pays to find the right one.
 Non-goals: making pages (`dart_train.warmup.pages`), the policy's own lessons (`dart_train.warmup.fit`).
 Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 """
@@ -15,17 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dart_agent.grounding.acting.targets import head_instruction
 from dart_agent.metrics_file import append_metrics
+from dart_envs.tasks.screen_names import NamedElement
 from dart_envs.types import RgbImage
-from dart_server.wire import Clock
+from dart_server.wire import A11yElement, Clock
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.pages import PageWriter, PlacedText, find_texts
-from dart_train.warmup.pointing import HeadLearner
-from dart_train.warmup.queries import HeadQuestion
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, shift_windows
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ SCREEN_FRACTION = 0.25
 KEPT_WEIGHT = 0.3
 """Weight of reading in the updates after the pages."""
 AROUND_TEXT_PX = 6
-"""An action head that points so near to the ink of a text has found it, in screen pixels."""
+"""A click so near to the ink of a text has found it, in screen pixels."""
 
 Screenshot = tuple[RgbImage, AnnotatedScreen]
 """A full screenshot with its labels."""
@@ -52,24 +51,28 @@ class ReadImage(NamedTuple):
     screen_wh: tuple[int, int]
     is_page: bool
 
-    def head_questions(self) -> list[HeadQuestion]:
-        """Ask an action head for every text that is on a page once; on a screen a text may name the box beside it."""
+    def named_elements(self, sentences: Mapping[str, Sequence[str]], random: Random) -> list[NamedElement]:
+        """Ask for the texts of a page; on a screen a text may name the box beside it, so that nothing is asked.
+
+        Args:
+            sentences: What asks for a text; others are not asked for.
+            random: Source of randomness.
+
+        Returns:
+            The texts of the page, as elements that are a little larger than their ink.
+        """
         if not self.is_page:
             return []
-        height, width = self.image.shape[:2]
-        across, down = width / self.screen_wh[0], height / self.screen_wh[1]
-        names = [text.text for text in self.texts]
-        questions = []
+        found = []
         for text in self.texts:
-            if names.count(text.text) == 1:
+            if text.text in sentences:
                 x0, y0 = (max(0, edge - AROUND_TEXT_PX) for edge in text.box[:2])
                 x1, y1 = (
                     min(most, edge + AROUND_TEXT_PX) for most, edge in zip(self.screen_wh, text.box[2:], strict=True)
                 )
-                questions.append(
-                    HeadQuestion(head_instruction(text.text), (x0 * across, y0 * down, x1 * across, y1 * down))
-                )
-        return questions
+                element = A11yElement(role="label", name=text.text, x=x0, y=y0, w=x1 - x0, h=y1 - y0)
+                found.append(NamedElement(text.text, random.choice(sentences[text.text]), element, by_text=True))
+        return found
 
 
 class _Part(NamedTuple):
@@ -185,7 +188,7 @@ class Reading:
             set_rate(
                 optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
             )
-            loss = self.loss([self._images.draw(random) for _ in range(config.batch_size)])
+            loss = self.loss(self.draw(config.batch_size, random))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
@@ -207,26 +210,17 @@ class Reading:
                 append_metrics(config.metrics, line)
                 report(line)
 
-    def losses(self, count: int, random: Random, head: HeadLearner | None) -> list[Tensor]:
-        """Compute what keeps the tower reading while the policy learns to answer.
+    def draw(self, count: int, random: Random) -> list[ReadImage]:
+        """Draw new images.
 
         Args:
-            count: Number of new images.
+            count: How many.
             random: Source of randomness.
-            head: The action head, which is asked for the texts on the pages; None: the policy has none.
 
         Returns:
-            The weighted loss of reading, and that of the head; scalars with their gradients.
+            Pages and screens.
         """
-        images = [self._images.draw(random) for _ in range(count)]
-        losses = [KEPT_WEIGHT * self.loss(images)]
-        asked = [(one.image, one.head_questions()) for one in images]
-        asked = [(image, questions) for image, questions in asked if questions]
-        if head is not None and asked:
-            most = self._config.queries_per_image
-            questions_B = [random.sample(questions, min(most, len(questions))) for _, questions in asked]
-            losses.append(head.loss([image for image, _ in asked], questions_B))
-        return losses
+        return [self._images.draw(random) for _ in range(count)]
 
     def loss(self, images: Sequence[ReadImage]) -> Tensor:
         """Compute the loss of reading.

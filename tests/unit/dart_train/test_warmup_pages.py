@@ -19,6 +19,7 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
+from dart_train.warmup.fit import _WarmStartTrainer
 from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
 from dart_train.warmup.reading import AROUND_TEXT_PX, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
@@ -136,7 +137,7 @@ def test_a_page_shows_known_texts_and_none_covers_another() -> None:
     assert np.array_equal(page, again)
     assert placed == placed_again
     assert page.shape == (400, 640, 3)
-    assert len(placed) > 5
+    assert sorted(text.text for text in placed) == sorted(WORDS)
     covered = np.zeros(page.shape[:2], int)
     for text in placed:
         x0, y0, x1, y1 = text.box
@@ -193,43 +194,55 @@ def test_reading_trains_the_vision_tower_alone_and_finds_texts(loaded: LoadedMod
     assert all(name.startswith("model.visual.") for name in changed)
 
 
-def test_a_head_is_asked_for_the_texts_that_are_on_a_page_once() -> None:
+def test_a_page_is_asked_for_the_texts_on_it_that_instructions_name() -> None:
     texts = [
-        PlacedText("Moon", (100, 50, 160, 70)),
         PlacedText("Tiger", (300, 200, 360, 220)),
-        PlacedText("Moon", (400, 50, 460, 70)),
         PlacedText("Chair", (600, 2, 638, 20)),
+        PlacedText("Which one?", (10, 300, 100, 320)),
     ]
+    sentences = {"Moon": ["Press Moon."], "Tiger": ["Choose Tiger.", "Press Tiger."], "Chair": ["Press Chair."]}
     blank = np.zeros((160, 256, 3), np.uint8)
-    assert ReadImage(blank, texts, (640, 400), is_page=False).head_questions() == []
-    tiger, chair = ReadImage(blank, texts, (640, 400), is_page=True).head_questions()
-    assert tiger.instruction.endswith("Tiger")
+    assert ReadImage(blank, texts, (640, 400), is_page=False).named_elements(sentences, Random(0)) == []
+    page = ReadImage(blank, texts, (640, 400), is_page=True)
+    asked = [page.named_elements(sentences, Random(seed)) for seed in range(8)]
+    assert {parts[0].sentence for parts in asked} == {"Choose Tiger.", "Press Tiger."}
+    tiger, chair = asked[0]
+    assert (tiger.name, tiger.by_text) == ("Tiger", True)
     near = AROUND_TEXT_PX
-    assert tiger.box == tuple(edge * 0.4 for edge in (300 - near, 200 - near, 360 + near, 220 + near))
-    assert chair.box == tuple(edge * 0.4 for edge in (600 - near, 0, 640, 20 + near))
+    found = tiger.element
+    assert (found.x, found.y, found.w, found.h) == (300 - near, 200 - near, 60 + 2 * near, 20 + 2 * near)
+    assert (chair.element.y, chair.element.x + chair.element.w) == (0, 640)
 
 
-def test_a_tower_goes_on_reading_while_the_policy_learns_to_answer(
-    tmp_path: Path, start_model: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pointer", [False, True])
+@pytest.mark.parametrize(
+    ("instruction", "lessons"), [("Choose Moon, then press OK.", 2), ("Choose the first row, then press OK.", 1)]
+)
+def test_a_tower_goes_on_reading_and_the_policy_is_asked_for_what_has_to_be_read(
+    pointer: bool,
+    instruction: str,
+    lessons: int,
+    tmp_path: Path,
+    start_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store(tmp_path / "screens", 14)
-    asked: list[tuple[int, bool]] = []
-    losses = Reading.losses
+    store(tmp_path / "screens", 14, instruction=instruction)
+    given: list[tuple[int, bool]] = []
+    page_losses = _WarmStartTrainer._page_losses
 
-    def noted(self: Reading, count: int, random: Random, head: Any) -> Any:
-        found = losses(self, count, random, head)
-        asked.append((len(found), all(loss.requires_grad for loss in found)))
+    def noted(self: _WarmStartTrainer, reading: Reading) -> Any:
+        found = page_losses(self, reading)
+        given.append((len(found), all(loss.requires_grad and torch.isfinite(loss) for loss in found)))
         return found
 
-    monkeypatch.setattr(Reading, "losses", noted)
-    warm_start(config(tmp_path, start_model))
-    assert asked == [(1, True)] * 2
-    head = config(tmp_path, start_model, pointer=True, out_dir=tmp_path / "with-head")
-    warm_start(head)
-    assert asked[2:] == [(2, True)] * 2
+    monkeypatch.setattr(_WarmStartTrainer, "_page_losses", noted)
+    warm_start(config(tmp_path, start_model, pointer=pointer))
+    assert given == [(lessons, True)] * 2
 
 
-def store(directory: Path, count: int, *, words: bool = True) -> None:
+def store(
+    directory: Path, count: int, *, words: bool = True, instruction: str = "Choose the first row, then press OK."
+) -> None:
     """Annotated screens."""
     directory.mkdir()
     random = Random(0)
@@ -238,7 +251,7 @@ def store(directory: Path, count: int, *, words: bool = True) -> None:
         name = f"{number:064d}"
         Image.fromarray(draw(elements, words=words)).save(directory / f"{name}.png")
         record = {
-            "task_id": TASKS[number], "instruction": "Choose the first row, then press OK.", "step": 0, "resolution": [640, 400],
+            "task_id": TASKS[number], "instruction": instruction, "step": 0, "resolution": [640, 400],
             "elements": [one.model_dump() for one in elements],
             "action": {"type": "click", "x": elements[1].x + 5, "y": elements[1].y + 5},
         }  # fmt: skip
