@@ -1,8 +1,8 @@
 """How the instructions of `basics` call the elements of a screen: by their place in their window, or by their text.
 
 Role: names buttons, rows, boxes and fields by their place ("second row", "last button above"), the first three by their text, too
-("Apple"), and the buttons that commit or cancel by their label. Rule: of several windows the upper one is "above" and the lowest one "below"; a box has the text of its
-row. Non-goals: generating tasks.
+("Apple"), and the buttons that commit or cancel by their label. Rule: of several windows the upper one is "above" and the lowest one
+"below"; a box has the text of its row. Non-goals: generating tasks.
 """
 
 from __future__ import annotations
