@@ -2,7 +2,7 @@
 
 Role: runs `dart-train run` once per seed and once with learning rate 0, each in a run directory of its own, and gathers what the runs
 report. Rule: the seeds are named on the command line before anything runs; a run that does not learn is a figure, not an error. Hours of
-runs may be measured in several goes: a run that an earlier record holds is taken over from there, with the commit it was measured on.
+runs may be measured in several goes: a finished run that an earlier record holds is taken over, with the commit it was measured on.
 Memory is the host's: the peak of used memory (tmpfs counted) above what was used before the run.
 """
 
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.earlier_records import add_records_argument, read_records
 from benchmarks.machine import commit
 from benchmarks.memory import MemoryPeak
 
@@ -36,9 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="episodes of the random and blank-screenshot policies, with the first seed",
     )
-    parser.add_argument(
-        "--records", type=Path, nargs="+", default=[], help="records of earlier goes: what they hold is not run again"
-    )
+    add_records_argument(parser, "finished runs of a seed, and the control,")
     parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs" / "benchmark")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
 
@@ -69,13 +68,13 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def earlier_runs(records: list[Path]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """The runs by seed, and the control, that records of this benchmark hold."""
+    """The finished runs by seed, and the finished control, that records of this benchmark hold."""
     runs: dict[str, Any] = {}
     control = None
-    for path in records:
-        record = json.loads(path.read_text(encoding="utf-8"))["figures"]
-        runs |= record["runs"]
-        control = record.get("control", control)
+    for _, figures in read_records(records, "demo"):
+        runs |= {name: run for name, run in figures["runs"].items() if run["exit_code"] == 0}
+        if (figures.get("control") or {}).get("exit_code") == 0:
+            control = figures["control"]
     return runs, control
 
 
