@@ -58,3 +58,21 @@ class ScreenNames(Protocol):
             True where it does.
         """
         ...
+
+
+def lies_within(inner: A11yElement, outer: A11yElement) -> bool:
+    """Say whether an element covers no pixel outside of another one.
+
+    Args:
+        inner: The element.
+        outer: The other one.
+
+    Returns:
+        True where it does not.
+    """
+    return (
+        outer.x <= inner.x
+        and outer.y <= inner.y
+        and inner.x + inner.w <= outer.x + outer.w
+        and inner.y + inner.h <= outer.y + outer.h
+    )

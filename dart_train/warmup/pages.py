@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 
-from dart_envs.tasks.screen_names import WINDOW_ROLES
+from dart_envs.tasks.screen_names import WINDOW_ROLES, lies_within
 from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement
 from dart_train.warmup.screens import AnnotatedScreen
@@ -146,13 +146,7 @@ def _free_corner(
 
 def _holds(outer: A11yElement, inner: A11yElement) -> bool:
     """Whether an element lies inside another one and is smaller."""
-    return (
-        outer.x <= inner.x
-        and outer.y <= inner.y
-        and inner.x + inner.w <= outer.x + outer.w
-        and inner.y + inner.h <= outer.y + outer.h
-        and inner.w * inner.h < outer.w * outer.h
-    )
+    return lies_within(inner, outer) and inner.w * inner.h < outer.w * outer.h
 
 
 def _ink_box(pixels: RgbImage, element: A11yElement) -> tuple[int, int, int, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement
+from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement, lies_within
 from dart_server.wire import A11yElement
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
@@ -34,7 +34,7 @@ class BasicsScreenNames:
         sides = [""] if len(windows) < 2 else [" above", *([""] * (len(windows) - 2)), " below"]
         parts: list[NamedElement] = []
         for window, side in zip(windows, sides, strict=False):
-            inside = [e for e in elements if e is not window and _within(e, window)]
+            inside = [e for e in elements if e is not window and lies_within(e, window)]
             for noun, members in _group_elements(inside):
                 for index, member in enumerate(members):
                     names = {ORDINALS[index]} if index < len(ORDINALS) else set()
@@ -85,12 +85,3 @@ def _text_of(member: A11yElement, inside: Sequence[A11yElement]) -> str:
         return member.name
     right_of_it = [e for e in inside if e.role == "table cell" and e.name and e.x > member.x and e.y == member.y]
     return min(right_of_it, key=lambda e: e.x).name if right_of_it else ""
-
-
-def _within(element: A11yElement, window: A11yElement) -> bool:
-    return (
-        window.x <= element.x
-        and window.y <= element.y
-        and element.x + element.w <= window.x + window.w
-        and element.y + element.h <= window.y + window.h
-    )
