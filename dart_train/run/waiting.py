@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,11 +25,9 @@ from dart_train.run.launcher import Component
 from dart_train.run.masked_episodes import MaskedEpisodeGuard, format_versions
 from dart_train.run.paths import RunPaths
 from dart_train.run.progress import Progress
+from dart_train.warmup.config import WARM_START_KINDS
 
 T = TypeVar("T")
-
-EARLIER_KINDS: Mapping[str, tuple[str, ...]] = {"warmup": ("reading",)}
-"""What the metrics lines of a component report before those of a kind."""
 
 
 class RunFailed(Exception):
@@ -185,7 +183,7 @@ class Waits:
             RunFailed: It has made no progress for too long.
             ComponentFailed: It ended otherwise.
         """
-        tail = components.MetricsTail(self._paths.metrics, kind, *EARLIER_KINDS.get(kind, ()))
+        tail = components.MetricsTail(self._paths.metrics, *(WARM_START_KINDS if kind in WARM_START_KINDS else (kind,)))
         waiter = asyncio.ensure_future(component.wait())
         state = waits.ComponentWait(
             component.name,

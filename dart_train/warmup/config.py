@@ -13,6 +13,9 @@ from dart_agent.prompts.builder import PresetName
 from dart_agent.strict_model import StrictModel
 from dart_train.model.device import DeviceChoice, DtypeChoice
 
+WARM_START_KINDS = ("reading", "warmup")
+"""Kinds of the metric lines of a warm start, one after the other."""
+
 
 class WarmupConfig(StrictModel):
     """What the warm start learns from, for how long, and the settings that limit it.

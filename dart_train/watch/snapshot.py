@@ -28,6 +28,7 @@ from dart_train.report.throughput import (
 from dart_train.run.decisions.stages import WARM_START, plan_stages
 from dart_train.run.phases import BASELINES, DEMO, STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
+from dart_train.warmup.config import WARM_START_KINDS
 
 MIN_EPISODES = 16
 """Training episodes from which equal rewards are worth a warning."""
@@ -35,8 +36,6 @@ WITHOUT_WORKERS = tuple(name for name, (kind, _) in BASELINES.items() if kind ==
 """Baselines whose actions come from no inference worker."""
 PACE_UPDATES = 10
 """Latest train steps from which the remaining time is estimated."""
-WARM_START_KINDS = ("reading", "warmup")
-"""What the lines of the warm start report, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
