@@ -119,6 +119,8 @@ def run(
     except Interrupted:
         print("dart-train: stopped; the same command resumes here.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if checked.train.updates == 0:
+        return
     if evaluation is None:
         print(
             "dart-train: the run has no result, because no evaluation item has a reward both before and after training: "

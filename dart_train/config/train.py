@@ -30,7 +30,7 @@ class TrainSection(StrictModel):
     """GRPO; `learning_rate = 0` runs the same code and changes nothing, which is the control experiment.
 
     Attributes:
-        updates: Policy versions to make.
+        updates: Policy versions to make; 0: the policy is evaluated once, and nothing is trained.
         max_minutes: Minutes after which training ends.
         groups_per_batch: Groups per train step.
         epochs: Passes over a batch.

@@ -17,7 +17,7 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
-from dart_train.evaluation.results import evaluations_on_test, read_results, result_rows
+from dart_train.evaluation.results import ResultRow, evaluations_on_test, read_results, result_rows
 from dart_train.evaluation.reward_alarm import alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes, single_source
 from dart_train.report.examples import read_examples
@@ -88,6 +88,26 @@ def conclusion(
     return f"The policy did not learn: {numbers}."
 
 
+def conclusion_without_training(rows: Sequence[ResultRow]) -> str:
+    """Write the first sentence of the report of a run with `train.updates = 0`.
+
+    Args:
+        rows: Rows of its only evaluation; empty where that has not finished.
+
+    Returns:
+        How good the policy is.
+    """
+    told = "The run trains nothing (train.updates = 0)"
+    if not rows:
+        return f"{told}, and its evaluation has not finished."
+    success = rows[0].success
+    assert success.lower is not None and success.upper is not None, "a share of tasks has an interval"
+    return (
+        f"{told}: the policy succeeds in {100 * success.value:.1f} % of {rows[0].episodes} validation episodes "
+        f"(95 % interval {100 * success.lower:.1f} to {100 * success.upper:.1f} %)."
+    )
+
+
 async def build_report(
     client: DataManagerClient,
     recipe: Recipe,
@@ -124,26 +144,30 @@ async def build_report(
     trained_nothing = TRAIN in state.stages_s and recipe.train.updates and not stats.latest_version
     untrained = await client.phase(state.phase_name(TRAIN)) if trained_nothing else None
     success_at = recipe.reward.success_at
-    examples = (
-        await read_examples(client, phases["after"], after, recipe.desktops.resolution, success_at) if after else []
+    role, shown, told = (
+        ("after", after, "evaluation after training") if recipe.train.updates else ("before", before, "evaluation")
     )
+    examples = await read_examples(client, phases[role], shown, recipe.desktops.resolution, success_at) if shown else []
+
+    def rows(episodes: Sequence[EpisodeResult]) -> list[ResultRow]:
+        return result_rows(
+            episodes,
+            trained_families=recipe.tasks.families,
+            infeasible=infeasible_tasks(recipe, {each.task_id for each in episodes}),
+            success_at=success_at,
+        )
+
+    untrained_rows = [] if recipe.train.updates else rows(before)
     return RunReport(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
         paired_evaluation=evaluation,
-        conclusion=conclusion(
-            evaluation,
-            recipe.eval.min_gain_points,
-            evaluated="after" in phases,
-            untrained=untrained,
-        ),
+        conclusion=conclusion(evaluation, recipe.eval.min_gain_points, evaluated="after" in phases, untrained=untrained)
+        if recipe.train.updates
+        else conclusion_without_training(untrained_rows),
+        untrained=untrained_rows,
         baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
-        test=result_rows(
-            tested,
-            trained_families=recipe.tasks.families,
-            infeasible=infeasible_tasks(recipe, {each.task_id for each in tested}),
-            success_at=success_at,
-        ),
+        test=rows(tested),
         test_number=times_begun(phases["test"]) + len(evaluations_on_test(paths.evaluations))
         if "test" in phases
         else 0,
@@ -156,7 +180,7 @@ async def build_report(
         throughput_charts=throughput_charts(episodes, updates, desktops, TRAIN),
         charts=_charts(metrics),
         examples=examples,
-        examples_note=_examples_note(examples, finished="after" in phases),
+        examples_note=_examples_note(examples, told, finished=role in phases),
         incidents=tuple(state.incidents),
         alarms=tuple(alarm_sentences(metrics)),
         evaluations=read_results(paths.evaluations),
@@ -164,15 +188,15 @@ async def build_report(
     )
 
 
-def _examples_note(examples: Sequence[Example], *, finished: bool) -> str:
+def _examples_note(examples: Sequence[Example], evaluation: str, *, finished: bool) -> str:
     if not finished:
-        return "The evaluation after training has not finished, so there are no examples."
+        return f"The {evaluation} has not finished, so there are no examples."
     if not examples:
-        return "No episode of the evaluation after training has a reward, so there are no examples."
+        return f"No episode of the {evaluation} has a reward, so there are no examples."
     if all(example.succeeded for example in examples):
-        return "No episode of the evaluation after training failed."
+        return f"No episode of the {evaluation} failed."
     if not any(example.succeeded for example in examples):
-        return "No episode of the evaluation after training succeeded."
+        return f"No episode of the {evaluation} succeeded."
     return ""
 
 

@@ -182,6 +182,7 @@ class RunReport:
         recipe: The recipe as plain data.
         paired_evaluation: The evaluation before and after training, None where no item has a reward in both.
         conclusion: One sentence: whether the policy learned.
+        untrained: Success on the validation split where the run trains nothing; empty where it trains.
         baselines: Success in percent of the random and of the blank-screenshot policy, by name.
         test: Success on the test split, as in an evaluation of a stored version; empty where there was no test.
         test_number: How often the test split was evaluated in this run, by `dart-train eval`, too; 0 without a test of the run itself.
@@ -193,7 +194,7 @@ class RunReport:
         utilisation: Utilisation during training; empty where no train step is recorded.
         throughput_charts: Rates and utilisation over time.
         charts: Curves of the warm start and of training.
-        examples: Trajectories of the evaluation after training.
+        examples: Trajectories of the evaluation after training, or of the only one.
         examples_note: One sentence on examples that cannot be shown; empty where all are.
         incidents: One sentence per restart of a component and the like.
         alarms: One sentence for each time that the reward rose while evaluation during training did not.
@@ -208,6 +209,7 @@ class RunReport:
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
+    untrained: Sequence[ResultRow] = ()
     test: Sequence[ResultRow] = ()
     test_number: int = 0
     masked: Sequence[MaskedRow] = ()
@@ -233,6 +235,7 @@ class RunReport:
             "name": self.name,
             "conclusion": self.conclusion,
             "paired_evaluation": None if self.paired_evaluation is None else self.paired_evaluation.as_dict(),
+            "untrained": [asdict(row) for row in self.untrained],
             "baselines_percent": dict(self.baselines),
             "test": {"number": self.test_number, "rows": [asdict(row) for row in self.test]},
             "stages_s": dict(self.stages_s),

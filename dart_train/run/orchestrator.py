@@ -422,8 +422,6 @@ class Run:
         return await components.served_versions(self.recipe, self.paths)
 
     async def _train(self) -> None:
-        if self.recipe.train.updates == 0:
-            return
         before = await self.client.latest_version()
         start = await self._start_training()
         if before is not None and (updates := CheckpointStore(self.paths.checkpoints, keep=1).updates()):

@@ -15,12 +15,13 @@ refuses in one sentence; results of other settings are never mixed. Non-goals: t
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dart_agent.errors import StoreError
 from dart_train.config import Recipe, RecipeError
 from dart_train.run.paths import RunPaths
-from dart_train.run.phases import PHASES_OF_POLICY, TRAIN
+from dart_train.run.phases import EVAL_AFTER, PHASES_OF_POLICY, TRAIN
 from dart_train.run.progress import Progress
 from dart_train.run.state import RunState, check_run_format, load_resolved_recipe, save_resolved_recipe
 from dart_train.trainer.checkpoint import CheckpointStore
@@ -91,8 +92,8 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
         _remove_results(paths, load_resolved_recipe(paths).data.database_url)
         state = RunState(incidents=state.incidents)
         state.save(paths.state)
-    elif TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes):
-        for stage, names in PHASES_OF_POLICY.items():
+    elif any(name in EXTENSIONS for name in changes):
+        for stage, names in _outdated_stages(state, changes).items():
             worked_s, _ = state.stages_s.pop(stage, 0.0), state.unfinished_s.pop(stage, None)
             if stage == TRAIN:
                 state.unfinished_s[stage] = worked_s
@@ -142,6 +143,15 @@ def _changes(recipe: Recipe, paths: RunPaths) -> Changes:
 def _is_raised(name: str, changes: Changes) -> bool:
     before, now = changes[name]
     return name in EXTENSIONS and now > before
+
+
+def _outdated_stages(state: RunState, changes: Changes) -> Mapping[str, Sequence[str]]:
+    """The stages, with their phases, whose policy is no longer the last one because training goes on."""
+    if TRAIN in state.stages_s:
+        return PHASES_OF_POLICY
+    if changes.get("train.updates", (None, None))[0] == 0:
+        return {stage: names for stage, names in PHASES_OF_POLICY.items() if stage not in (TRAIN, EVAL_AFTER)}
+    return {}
 
 
 def _check_extension(recipe: Recipe, paths: RunPaths) -> None:

@@ -105,9 +105,10 @@ def plan_stages(recipe: Recipe) -> tuple[PlannedStage, ...]:
         recipe: The recipe.
 
     Returns:
-        Them, in order.
+        Them, in order; without updates the policy is evaluated once.
     """
-    stages = [PlannedStage(name, recipe.acting_policy) for name in (EVAL_BEFORE, TRAIN, EVAL_AFTER)]
+    names = (EVAL_BEFORE, TRAIN, EVAL_AFTER) if recipe.train.updates else (EVAL_BEFORE,)
+    stages = [PlannedStage(name, recipe.acting_policy) for name in names]
     if recipe.eval.test_episodes:
         stages.append(PlannedStage(TEST, recipe.acting_policy))
     if recipe.warmup.enabled:

@@ -17,7 +17,9 @@ NO_CHANGE = {(f"basics/a/{number}", 0): float(number % 2) for number in range(20
 ALL_RIGHT = dict.fromkeys(NO_CHANGE, 1.0)
 
 
-def run_that_ends_with(verdict: PairedEvaluation | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
+def run_that_ends_with(
+    verdict: PairedEvaluation | None, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str
+) -> Result:
     async def ended(*_: object) -> PairedEvaluation | None:
         return verdict
 
@@ -25,7 +27,7 @@ def run_that_ends_with(verdict: PairedEvaluation | None, folder: Path, monkeypat
     monkeypatch.setattr(orchestrator, "run_recipe", ended)
     monkeypatch.chdir(folder)
     Path("recipe.toml").write_text(RECIPE, encoding="utf-8")
-    return CliRunner().invoke(app, ["run", "recipe.toml"])
+    return CliRunner().invoke(app, ["run", "recipe.toml", *options])
 
 
 def sentences(text: str) -> list[str]:
@@ -35,6 +37,12 @@ def sentences(text: str) -> list[str]:
 def test_only_a_policy_that_learned_ends_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_that_ends_with(compare_evaluations(NO_CHANGE, ALL_RIGHT), tmp_path, monkeypatch).exit_code == 0
     assert run_that_ends_with(compare_evaluations(NO_CHANGE, NO_CHANGE), tmp_path, monkeypatch).exit_code == 1
+
+
+def test_a_run_that_trains_nothing_ends_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run_that_ends_with(None, tmp_path, monkeypatch, "--set", "train.updates=0")
+    assert result.exit_code == 0
+    assert result.stderr == ""
 
 
 def test_a_run_without_a_verdict_has_not_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

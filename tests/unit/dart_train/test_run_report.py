@@ -410,3 +410,37 @@ async def test_a_long_wait_between_updates_is_explained(tmp_path: Path, monkeypa
     await harness.run()
     _, _, after_the_update = harness.printed.getvalue().partition("train: version 1")
     assert "no update for 0 s: no episode has ended yet" in after_the_update
+
+
+async def test_a_run_that_trains_nothing_is_evaluated_once_and_trains_on_when_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RunHarness(
+        tmp_path, monkeypatch, train={"updates": 0}, eval={"episodes": 6, "baseline_episodes": 2, "test_episodes": 4}
+    )
+    rewards = itertools.cycle((1.0, 0.0, 0.0))
+    harness.reward = lambda item: 1.0 if item.purpose is Purpose.DEMO else next(rewards)
+    assert await harness.run() is None
+    report = await report_of(harness)
+    assert tuple(report.stages_s) == ("demos", "warm-start", "eval-before", "test", "baselines")
+    assert report.conclusion == (
+        "The run trains nothing (train.updates = 0): the policy succeeds in 33.3 % of 6 validation episodes "
+        "(95 % interval 9.7 to 70.0 %)."
+    )
+    assert [(row.name, row.episodes) for row in report.untrained] == [
+        ("trained families", 6),
+        ("press_nth", 3),
+        ("tick_nth", 3),
+    ]
+    assert len(report.examples) == 4
+    assert report.examples_note == ""
+    page = (harness.paths.report / "index.html").read_text()
+    assert "Trajectories of the evaluation, with" in page
+    harness.recipe = harness.recipe.model_copy(update={"train": harness.recipe.train.model_copy(update={"updates": 2})})
+    harness.reward = untrained_then_trained
+    assert await harness.run() is not None
+    report = await report_of(harness)
+    assert report.paired_evaluation is not None
+    assert not report.untrained
+    assert report.paired_evaluation.overall.after_percent == 100.0
+    assert report.test_number == 2, "the test before training was of another policy"
