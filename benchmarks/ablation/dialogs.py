@@ -22,7 +22,7 @@ NAME = "ablation"
 RESOLUTION = (640, 400)
 DIALOG_FILE, ANSWER_FILE = "/sim/dialog.json", "/sim/answer"
 """Those of the provider `sim`."""
-VARIATIONS = 80
+VARIATIONS = 160
 """Enough for disjoint tasks of training, validation and test; how many are trained on says the recipe."""
 TRAINED = ("press_nth", "press_two", "press_three", "choose_nth", "tick_nth", "tick_two")
 HELD_OUT = ("press_then_ok", "tick_then_press")
