@@ -25,7 +25,8 @@ DIALOG_FILE, ANSWER_FILE = "/sim/dialog.json", "/sim/answer"
 VARIATIONS = 160
 """Enough for disjoint tasks of training, validation and test; how many are trained on says the recipe."""
 TRAINED = ("press_nth", "press_two", "press_three", "choose_nth", "tick_nth", "tick_two")
-HELD_OUT = ("press_then_ok", "tick_then_press")
+HELD_OUT = ("press_two_of_five", "choose_two")
+"""What they ask for is made of phrases of trained families."""
 HARD = ("press_five", "press_six", "tick_three_press_two")
 """Candidates for families without a success in 256 samples; a probe before the runs says which of them have none."""
 SPARE_STEPS = 2
@@ -85,18 +86,15 @@ def _said(index: int, count: int, random: Random, role: str) -> str:
     return f"the {'last' if last else ORDINALS[index]} {_NOUNS[role]}"
 
 
-def _pressing(number: int, least: int, most: int, *, ok: bool = False) -> Callable[[Random], TaskDraft]:
-    """Buttons in an order; `ok`: and OK below them at the end."""
+def _pressing(number: int, least: int, most: int) -> Callable[[Random], TaskDraft]:
+    """Buttons in an order."""
 
     def generate(random: Random) -> TaskDraft:
         words = sample_nouns(random, random.randint(least, most))
         chosen = random.sample(range(len(words)), number)
         said = [_said(index, len(words), random, "push button") for index in chosen]
-        clicks = [words[index] for index in chosen] + (["OK"] if ok else [])
+        clicks = [words[index] for index in chosen]
         items = _line(words, _TITLE_PX + _GAP_PX)
-        if ok:
-            items.append(("push button", "OK", (10, items[-1][2][3] + _GAP_PX, 74, items[-1][2][3] + _GAP_PX + 34)))
-            said.append("OK")
         return _draft(random, f"Press {', then '.join(said)}.", items, clicks, len(clicks), " ".join(clicks))
 
     return generate
@@ -136,8 +134,8 @@ _FAMILIES = {
     "choose_nth": (2, _marking("table cell", 1)),
     "tick_nth": (2, _marking("check box", 1)),
     "tick_two": (3, _marking("check box", 2)),
-    "press_then_ok": (2, _pressing(1, 3, 4, ok=True)),
-    "tick_then_press": (2, _marking("check box", 1, presses=1)),
+    "press_two_of_five": (2, _pressing(2, 5, 5)),
+    "choose_two": (3, _marking("table cell", 2)),
     "press_five": (5, _pressing(5, 6, 6)),
     "press_six": (6, _pressing(6, 6, 6)),
     "tick_three_press_two": (5, _marking("check box", 3, presses=2)),

@@ -101,7 +101,8 @@ def conclusion_without_training(rows: Sequence[ResultRow]) -> str:
     if not rows:
         return f"{told}, and its evaluation has not finished."
     success = rows[0].success
-    assert success.lower is not None and success.upper is not None, "a share of tasks has an interval"
+    assert success.lower is not None
+    assert success.upper is not None
     return (
         f"{told}: the policy succeeds in {100 * success.value:.1f} % of {rows[0].episodes} validation episodes "
         f"(95 % interval {100 * success.lower:.1f} to {100 * success.upper:.1f} %)."

@@ -207,9 +207,9 @@ class _WarmStartTrainer:
             [(self.pixels[screen.image], screen) for screen in screens] for screens in (self.screens, self.measured)
         )
         images = ReadImages(known, self.builder.model_image)
-        self.reading = Reading(self.loaded, self.compute, images, measured, self.config)
+        self.reading = Reading(self.loaded, self.compute, images, measured, self.config, self.head)
         self.reading.learn(self.clock, self.report)
-        self.parameters = [*self.parameters, *self.reading.layer.parameters()]
+        self.parameters = [*self.parameters, *self.reading.parameters()]
         self.optimizer = make_optimizer(self.parameters, self.config.learning_rate, self.config)
 
     def _update(self) -> float:
@@ -248,7 +248,8 @@ class _WarmStartTrainer:
     def _page_losses(self, reading: Reading) -> list[Tensor]:
         """What keeps the tower reading, and what asks for texts of pages where instructions name elements by a text."""
         pages = reading.draw(max(1, self.config.batch_size // 2), self.random)
-        losses = [KEPT_WEIGHT * reading.loss(pages)]
+        reading_loss, *losses = reading.losses(pages)
+        losses.append(KEPT_WEIGHT * reading_loss)
         asked = [(page.image, page.named_elements(self.sentences, self.random)) for page in pages]
         images = [image for image, parts in asked if parts]
         if images:

@@ -1,19 +1,20 @@
 """What an action head learns in the warm start.
 
 Role: `load_with_head` loads the start model with its head, or with a new one; `HeadLearner` computes the head's loss on questions about
-images, and which questions it answers. Rule: a question is packed as in a rollout (`dart_agent.grounding.packing`); the head is without
-dropout, as it is in rollouts and in the trainer. Non-goals: the loop (`dart_train.warmup.fit`).
+images, and on states that stand for a pointer token, and which questions it answers. Rule: a question is packed as in a rollout
+(`dart_agent.grounding.packing`); the head is without dropout, as it is in rollouts and in the trainer.
+Non-goals: the loop (`dart_train.warmup.fit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
-from dart_agent.grounding.labels import offset_targets, token_targets
+from dart_agent.grounding.labels import PatchGrid, offset_targets, token_targets
 from dart_agent.grounding.model import attach_head, has_head
-from dart_agent.grounding.samples import GroundingTarget
+from dart_agent.grounding.samples import Box, GroundingTarget
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_envs.types import RgbImage
 from dart_train.model.device import ComputeDevice
@@ -67,7 +68,7 @@ class HeadLearner:
         self._compute = compute
 
     def loss(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> Tensor:
-        """Compute the mean divergence of the head from the boxes (`dart_train.grounding.losses`).
+        """Compute the mean divergence of the head from the boxes (`dart_train.grounding.losses`); cells count by their covered share.
 
         Args:
             images: Model-input images.
@@ -76,21 +77,50 @@ class HeadLearner:
         Returns:
             Nats; a scalar with its gradient.
         """
+        from dart_train.grounding.losses import mean_loss
+
+        losses = [
+            self._loss(found, [question.box])
+            for outputs, questions in zip(self._ask(images, questions_B), questions_B, strict=True)
+            for found, question in zip(outputs, questions, strict=True)
+        ]
+        return mean_loss(losses, losses[0])
+
+    def loss_of_states(self, grid: PatchGrid, visual_MD: Tensor, pointers_KD: Tensor, boxes: Sequence[Box]) -> Tensor:
+        """Compute the divergence of the head from boxes for states that did not come from the language model.
+
+        Args:
+            grid: Visual tokens of an image.
+            visual_MD: Their features as they enter the language model.
+            pointers_KD: What stands for the hidden states of pointer tokens.
+            boxes: The box in pixels of the model-input image that each of them points at.
+
+        Returns:
+            Nats; a scalar with its gradient.
+        """
+        from dart_agent.grounding.forward import QuestionOutput
+
+        context_MD = self._model.head.context(visual_MD)
+        logits_KM = self._model.head.attend(context_MD, pointers_KD)
+        return self._loss(QuestionOutput(grid, logits_KM, context_MD, pointers_KD), boxes)
+
+    def parameters(self) -> list[Any]:
+        """The parameters of the head."""
+        return list(self._model.head.parameters())
+
+    def _loss(self, found: QuestionOutput, boxes: Sequence[Box]) -> Tensor:
+        """Divergence of the head from one box per pointer token."""
         import torch
 
-        from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss
+        from dart_train.grounding.losses import attention_loss, offset_loss
 
-        head, losses = self._model.head, []
-        for outputs, questions in zip(self._ask(images, questions_B), questions_B, strict=True):
-            for found, question in zip(outputs, questions, strict=True):
-                targets = [GroundingTarget(boxes=(question.box,))]
-                targets_KM = torch.from_numpy(token_targets(found.grid, targets)).to(found.logits_KM)
-                loss = attention_loss(found.logits_KM, targets_KM)
-                if head.offset is not None:
-                    parts = torch.from_numpy(offset_targets(found.grid, targets, head.offset_parts))
-                    loss = loss + offset_loss(head, found, targets_KM, parts.to(found.logits_KM))
-                losses.append(loss)
-        return mean_loss(losses, losses[0])
+        head, targets = self._model.head, [GroundingTarget(boxes=(box,)) for box in boxes]
+        targets_KM = torch.from_numpy(token_targets(found.grid, targets, soft=True)).to(found.logits_KM)
+        loss = attention_loss(found.logits_KM, targets_KM)
+        if head.offset is not None:
+            parts = torch.from_numpy(offset_targets(found.grid, targets, head.offset_parts))
+            loss = loss + offset_loss(head, found, targets_KM, parts.to(found.logits_KM))
+        return loss
 
     def hits(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> list[bool]:
         """Tell which questions are answered with a point inside of their box.

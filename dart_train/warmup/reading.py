@@ -1,10 +1,12 @@
 """The vision tower learns to read before the policy learns to answer, and does not forget it meanwhile.
 
-Role: `Reading` trains the vision tower with a linear layer that says, for each part of each image token, which texts have their middle
-there; the layer is thrown away at the end. Rule: every image token of a page is a lesson, so that a tower without pre-training reads words
-after some ten thousand pages; some of the images are whole screens, which show what stands around texts. The policy's own lessons ask for
-few texts, and a tower that is trained on them alone forgets all others: `Reading.loss` belongs to every update after the pages. There the
-policy is asked for the texts of pages, too: among many texts it pays to find the right one.
+Role: `Reading` trains the vision tower, and the embeddings of the texts' words, to say for each part of each image token which texts have
+their middle there (`dart_train.warmup.text_scores`). Rule: every image token of a page is a lesson, so that a tower without pre-training
+reads words after some ten thousand pages; some of the images are whole screens, which show what stands around texts. The policy's own
+lessons ask for few texts, and a tower that is trained on them alone forgets all others: `Reading.loss` belongs to every update after the
+pages. There the policy is asked for the texts of pages, too: among many texts it pays to find the right one.
+An action head learns with the tower where
+each text is, from the text's embedding in place of a pointer token's state: a lesson without the language model, for all texts at once.
 Non-goals: making pages (`dart_train.warmup.pages`), the policy's own lessons (`dart_train.warmup.fit`).
 Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 """
@@ -12,10 +14,12 @@ Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dart_agent.grounding.labels import PatchGrid
+from dart_agent.grounding.samples import Box
 from dart_agent.metrics_file import append_metrics
 from dart_envs.tasks.screen_names import NamedElement
 from dart_envs.types import RgbImage
@@ -25,13 +29,13 @@ from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.pages import PageWriter, PlacedText, find_texts
+from dart_train.warmup.pointing import HeadLearner
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, shift_windows
+from dart_train.warmup.text_scores import TextScores
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NO_TEXT_LOGIT = -4.0
-"""What the layer begins with: nearly every part of nearly every token shows no text."""
 SCREEN_FRACTION = 0.25
 """Fraction of the images that are whole screens."""
 KEPT_WEIGHT = 0.3
@@ -51,6 +55,26 @@ class ReadImage(NamedTuple):
     screen_wh: tuple[int, int]
     is_page: bool
 
+    def input_box(self, text: PlacedText) -> Box:
+        """Where a text may be clicked.
+
+        Args:
+            text: A text on the image.
+
+        Returns:
+            Its ink and a little around it, in pixels of the model-input image.
+        """
+        height, width = self.image.shape[:2]
+        x0, y0, x1, y1 = self._around(text)
+        across, down = width / self.screen_wh[0], height / self.screen_wh[1]
+        return x0 * across, y0 * down, x1 * across, y1 * down
+
+    def _around(self, text: PlacedText) -> tuple[int, int, int, int]:
+        x0, y0, x1, y1 = text.box
+        width, height = self.screen_wh
+        near = AROUND_TEXT_PX
+        return max(0, x0 - near), max(0, y0 - near), min(width, x1 + near), min(height, y1 + near)
+
     def named_elements(self, sentences: Mapping[str, Sequence[str]], random: Random) -> list[NamedElement]:
         """Ask for the texts of a page; on a screen a text may name the box beside it, so that nothing is asked.
 
@@ -66,10 +90,7 @@ class ReadImage(NamedTuple):
         found = []
         for text in self.texts:
             if text.text in sentences:
-                x0, y0 = (max(0, edge - AROUND_TEXT_PX) for edge in text.box[:2])
-                x1, y1 = (
-                    min(most, edge + AROUND_TEXT_PX) for most, edge in zip(self.screen_wh, text.box[2:], strict=True)
-                )
+                x0, y0, x1, y1 = self._around(text)
                 element = A11yElement(role="label", name=text.text, x=x0, y=y0, w=x1 - x0, h=y1 - y0)
                 found.append(NamedElement(text.text, random.choice(sentences[text.text]), element, by_text=True))
         return found
@@ -132,14 +153,15 @@ class Reading:
     """Teaches the vision tower of a policy to read.
 
     Args:
-        loaded: The policy; its vision tower is changed.
+        loaded: The policy; its vision tower and embeddings are changed.
         compute: Where it is trained.
         images: What it learns from.
         measured: Screenshots of held-out tasks.
         config: The configuration.
+        head: Its action head, which is changed, too; None: it has none.
 
     Attributes:
-        layer: Scores the texts at every part of a token.
+        scores: Scores the texts at every part of a token.
 
     Raises:
         ScreenError: No text is on enough screens.
@@ -152,6 +174,7 @@ class Reading:
         images: ReadImages,
         measured: Sequence[Screenshot],
         config: WarmupConfig,
+        head: HeadLearner | None = None,
     ) -> None:
         import torch
 
@@ -165,11 +188,15 @@ class Reading:
         self._merge: int = loaded.processor.image_processor.merge_size
         self._patch: int = loaded.processor.image_processor.patch_size
         self._tower = loaded.model.model.visual
-        width = self._tower.config.out_hidden_size
-        self.layer = torch.nn.Linear(width, self._merge**2 * len(images.texts)).to(compute.device)
+        tokenizer = loaded.processor.tokenizer
+        token_ids_W = [list(tokenizer(text, add_special_tokens=False).input_ids) for text in images.texts]
+        self.scores = TextScores(loaded.model.get_input_embeddings(), token_ids_W, self._merge**2)
+        self._head = head
+        self._pointers = torch.nn.Linear(self._tower.config.out_hidden_size, self._tower.config.out_hidden_size)
         with torch.no_grad():
-            self.layer.weight.zero_()
-            self.layer.bias.fill_(NO_TEXT_LOGIT)
+            torch.nn.init.eye_(self._pointers.weight)
+            self._pointers.bias.zero_()
+        self._pointers.to(compute.device)
 
     def learn(self, clock: Clock, report: Callable[[Mapping[str, Any]], None]) -> None:
         """Train until all pages are seen or the minutes are used up.
@@ -180,7 +207,10 @@ class Reading:
         """
         import torch
 
-        config, parameters = self._config, [*self._tower.parameters(), *self.layer.parameters()]
+        config = self._config
+        parameters = [*self._tower.parameters(), self.scores.embedding.weight, *self.parameters()]
+        if self._head is not None:
+            parameters += self._head.parameters()
         optimizer = make_optimizer(parameters, config.pages_learning_rate, config)
         random, began_s, limit_s = Random(f"{config.seed}/pages"), clock.monotonic(), config.pages_max_minutes * 60
         seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
@@ -188,13 +218,14 @@ class Reading:
             set_rate(
                 optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
             )
-            loss = self.loss(self.draw(config.batch_size, random))
+            losses = self.losses(self.draw(config.batch_size, random))
+            loss = torch.stack(losses).sum()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
             optimizer.step()
             seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
-            found = float(loss.detach())
+            found = float(losses[0].detach())
             mean_loss = found if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * found
             if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
                 next_report += config.report_every_pages
@@ -210,6 +241,15 @@ class Reading:
                 append_metrics(config.metrics, line)
                 report(line)
 
+    def parameters(self) -> Iterator[Any]:
+        """What is trained here and thrown away at the end.
+
+        Yields:
+            Parameters.
+        """
+        yield from self.scores.parameters()
+        yield from self._pointers.parameters()
+
     def draw(self, count: int, random: Random) -> list[ReadImage]:
         """Draw new images.
 
@@ -222,23 +262,44 @@ class Reading:
         """
         return [self._images.draw(random) for _ in range(count)]
 
-    def loss(self, images: Sequence[ReadImage]) -> Tensor:
-        """Compute the loss of reading.
+    def losses(self, images: Sequence[ReadImage]) -> list[Tensor]:
+        """Compute the losses of reading.
 
         Args:
             images: Images with texts.
 
         Returns:
-            Binary cross-entropy of all parts of all tokens, in nats per text on the images; a scalar with its gradient.
+            Scalars with their gradients: binary cross-entropy of all parts of all tokens, in nats per text on the images, and of a policy
+            with an action head the head's divergence from where the texts are, in nats.
         """
         import torch
 
-        logits_BNPW, parts = self._score(images)
+        features_BND, parts = self._features(images), self._all_parts(images)
+        logits_BNPW = self.scores.score(features_BND)
         targets_BNPW = torch.zeros_like(logits_BNPW)
         if parts:
             targets_BNPW[tuple(torch.tensor(parts, device=logits_BNPW.device).T)] = 1.0
         loss = torch.nn.functional.binary_cross_entropy_with_logits(logits_BNPW, targets_BNPW, reduction="sum")
-        return loss / max(1, len(parts))
+        losses = [loss / max(1, len(parts))]
+        if self._head is not None and parts:
+            losses.append(self._pointing_loss(self._head, images, features_BND))
+        return losses
+
+    def _pointing_loss(self, head: HeadLearner, images: Sequence[ReadImage], features_BND: Tensor) -> Tensor:
+        """The head's divergence from the places of texts, for pointers that are made of their embeddings."""
+        import torch
+
+        texts_WD, losses = self.scores.directions(), []
+        for one, features_ND in zip(images, features_BND, strict=True):
+            texts = [text for text in one.texts if text.text in self._text_index]
+            if texts:
+                height, width = one.image.shape[:2]
+                cell_px = self._patch * self._merge
+                grid = PatchGrid(width // cell_px, height // cell_px, (width, height))
+                pointers_KD = self._pointers(texts_WD[[self._text_index[text.text] for text in texts]])
+                boxes = [one.input_box(text) for text in texts]
+                losses.append(head.loss_of_states(grid, features_ND, pointers_KD, boxes))
+        return torch.stack(losses).mean()
 
     def accuracy(self) -> float:
         """Measure how often the part of a held-out screen that scores highest for a text is one where the text is.
@@ -251,23 +312,25 @@ class Reading:
         hits: list[bool] = []
         for start in range(0, len(self._measured), self._config.batch_size):
             with torch.no_grad():
-                logits_BNPW, parts = self._score(self._measured[start : start + self._config.batch_size])
+                images = self._measured[start : start + self._config.batch_size]
+                logits_BNPW, parts = self.scores.score(self._features(images)), self._all_parts(images)
             best_BW = logits_BNPW.flatten(1, 2).argmax(dim=1).tolist()
             right = {(part.image, part.text, part.token * self._merge**2 + part.part) for part in parts}
             hits += [(part.image, part.text, best_BW[part.image][part.text]) in right for part in parts]
         return sum(hits) / len(hits) if hits else math.nan
 
-    def _score(self, images: Sequence[ReadImage]) -> tuple[Tensor, list[_Part]]:
-        """Logits of every text at every part of every token, and where the texts are."""
+    def _features(self, images: Sequence[ReadImage]) -> Tensor:
+        """Image tokens as they enter the language model [B, N, D]."""
         import torch
 
         pixels, grid = pixel_inputs(self._loaded.processor, [one.image for one in images])
         device = self._compute.device
         with self._compute.autocast():
             features = self._loaded.model.model.get_image_features(pixels.to(device), grid.to(device)).pooler_output
-            logits = self.layer(torch.stack(tuple(features))).float()
-        parts = [part for index, one in enumerate(images) for part in self._parts(index, one)]
-        return logits.unflatten(-1, (self._merge**2, len(self._text_index))), parts
+        return torch.stack(tuple(features)).float()
+
+    def _all_parts(self, images: Sequence[ReadImage]) -> list[_Part]:
+        return [part for index, one in enumerate(images) for part in self._parts(index, one)]
 
     def _parts(self, index: int, one: ReadImage) -> list[_Part]:
         height, width = one.image.shape[:2]

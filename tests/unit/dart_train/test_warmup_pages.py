@@ -23,6 +23,7 @@ from dart_train.warmup.fit import _WarmStartTrainer
 from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
 from dart_train.warmup.reading import AROUND_TEXT_PX, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
+from dart_train.warmup.text_scores import NO_TEXT_LOGIT, TextScores
 
 torch = pytest.importorskip("torch")
 
@@ -181,7 +182,7 @@ def test_some_images_are_screens_whose_windows_and_texts_are_moved_together() ->
         assert one.image[y0:y1, x0:x1].min() < 100, "the black ink is not where the text is said to be"
 
 
-def test_reading_trains_the_vision_tower_alone_and_finds_texts(loaded: LoadedModel, tmp_path: Path) -> None:
+def test_reading_trains_the_vision_tower_and_the_words_of_texts_alone(loaded: LoadedModel, tmp_path: Path) -> None:
     chosen = config(tmp_path, tmp_path, pages=240, report_every_pages=80, batch_size=8, pages_learning_rate=3e-3)
     before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     lines: list[Any] = []
@@ -189,9 +190,35 @@ def test_reading_trains_the_vision_tower_alone_and_finds_texts(loaded: LoadedMod
     assert [(line["kind"], line["pages"]) for line in lines] == [("reading", n) for n in (80, 160, 240)]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.4
     assert all(0 <= line["reading_accuracy"] <= 1 for line in lines)
-    changed = {name for name, value in loaded.model.state_dict().items() if not torch.equal(value, before[name])}
+    after = loaded.model.state_dict()
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
     assert "model.visual.patch_embed.proj.weight" in changed
-    assert all(name.startswith("model.visual.") for name in changed)
+    embedding = "model.language_model.embed_tokens.weight"
+    assert {name for name in changed if not name.startswith("model.visual.")} == {embedding}
+    alike_V = torch.nn.functional.cosine_similarity(after[embedding], before[embedding])
+    turned = {
+        loaded.processor.tokenizer.decode([token]).strip()
+        for token in torch.nonzero((alike_V < 0.9999) & before[embedding].any(dim=1)).flatten()
+    }
+    assert turned == set(WORDS), "words that no page shows keep their directions"
+
+
+def test_texts_are_scored_by_the_embeddings_of_their_tokens() -> None:
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(5, 8)
+    scores = TextScores(embedding, [[2], [1, 4]], parts=3)
+    features_BND = torch.randn(2, 6, 8)
+    logits_BNPW = scores.score(features_BND)
+    assert logits_BNPW.shape == (2, 6, 3, 2)
+    maps, scale, bias_PW = scores.parameters()
+    assert torch.equal(bias_PW, torch.full((3, 2), NO_TEXT_LOGIT))
+    text = (embedding.weight[1] + embedding.weight[4]) / 2
+    mapped = maps[2 * 8 : 3 * 8] @ features_BND[1, 5]
+    wanted = scale * (mapped @ text) / text.norm() * 8**0.5 + NO_TEXT_LOGIT
+    assert logits_BNPW[1, 5, 2, 1].item() == pytest.approx(wanted.item(), abs=1e-5)
+    logits_BNPW[..., 1].sum().backward()
+    assert embedding.weight.grad is not None
+    assert torch.nonzero(embedding.weight.grad.abs().sum(dim=1)).flatten().tolist() == [1, 4]
 
 
 def test_a_page_is_asked_for_the_texts_on_it_that_instructions_name() -> None:
@@ -237,7 +264,7 @@ def test_a_tower_goes_on_reading_and_the_policy_is_asked_for_what_has_to_be_read
 
     monkeypatch.setattr(_WarmStartTrainer, "_page_losses", noted)
     warm_start(config(tmp_path, start_model, pointer=pointer))
-    assert given == [(lessons, True)] * 2
+    assert given == [(lessons + pointer, True)] * 2
 
 
 def store(
