@@ -58,13 +58,14 @@ class ActionHead(nn.Module):
         """Let the visual tokens of an image see each other.
 
         Args:
-            visual_MD: Visual features as they enter the language model.
+            visual_MD: Visual features as they enter the language model; [..., M, D] for one or more images.
 
         Returns:
-            v~ [M, D].
+            v~ [..., M, D].
         """
-        attended_1MD, _ = self.self_attention(visual_MD[None], visual_MD[None], visual_MD[None], need_weights=False)
-        mixed: Tensor = self.layer_norm(visual_MD + self.dropout(attended_1MD[0]))
+        visual_BMD = visual_MD if visual_MD.dim() == 3 else visual_MD[None]
+        attended_BMD, _ = self.self_attention(visual_BMD, visual_BMD, visual_BMD, need_weights=False)
+        mixed: Tensor = self.layer_norm(visual_MD + self.dropout(attended_BMD.reshape(visual_MD.shape)))
         return mixed
 
     def forward(self, visual_MD: Tensor, pointers_KD: Tensor) -> Tensor:
@@ -83,14 +84,14 @@ class ActionHead(nn.Module):
         """Attend over visual tokens that have seen each other.
 
         Args:
-            context_MD: As `context` gave it.
-            pointers_KD: Hidden states of the pointer tokens.
+            context_MD: As `context` gave it, of one or more images.
+            pointers_KD: Hidden states of the pointer tokens [..., K, D].
 
         Returns:
-            Logits over the visual tokens [K, M].
+            Logits over the visual tokens [..., K, M].
         """
         keys_MD, queries_KD = self.projection_enc(context_MD), self.projection_dec(pointers_KD)
-        logits_KM: Tensor = queries_KD @ keys_MD.T / math.sqrt(context_MD.shape[1])
+        logits_KM: Tensor = queries_KD @ keys_MD.transpose(-1, -2) / math.sqrt(context_MD.shape[-1])
         return logits_KM
 
     def offset_logits(self, context_MD: Tensor, pointers_KD: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ over the pointer tokens of a question, then over questions; an exact attention h
 in each cell that the target covers, weighted by the cell's label. The language model's loss is the mean cross-entropy of the answers'
 tokens.
 Non-goals: labels (`dart_agent.grounding.labels`), weights of the losses (`dart_train.grounding.config`).
-Axes: K pointer tokens, M visual tokens, P parts of a cell.
+Axes: K pointer tokens, M visual tokens, P parts of a cell, B images, N pairs of a pointer
+token and a cell that its target covers.
 """
 
 from __future__ import annotations
@@ -49,8 +50,28 @@ def offset_loss(head: ActionHead, output: QuestionOutput, targets_KM: Tensor, of
     Returns:
         Nats, averaged over the pointer tokens; a scalar.
     """
+    image_K = torch.zeros(len(targets_KM), dtype=torch.long, device=targets_KM.device)
+    return offset_loss_of_images(head, output.context_MD[None], output.pointers_KD, image_K, targets_KM, offsets_KMP)
+
+
+def offset_loss_of_images(
+    head: ActionHead, context_BMD: Tensor, pointers_KD: Tensor, image_K: Tensor, targets_KM: Tensor, offsets_KMP: Tensor
+) -> Tensor:
+    """`offset_loss` for the pointer tokens of several images of one size.
+
+    Args:
+        head: A head with offsets.
+        context_BMD: The visual tokens of each image as the head sees them.
+        pointers_KD: Hidden states of the pointer tokens.
+        image_K: Index of the image that each of them points at.
+        targets_KM: Label of each cell.
+        offsets_KMP: `dart_agent.grounding.labels.offset_targets`.
+
+    Returns:
+        Nats, averaged over the pointer tokens; a scalar.
+    """
     pointer_N, cell_N = targets_KM.nonzero(as_tuple=True)
-    logits_NP = head.offset_logits(output.context_MD[cell_N], output.pointers_KD[pointer_N])
+    logits_NP = head.offset_logits(context_BMD[image_K[pointer_N], cell_N], pointers_KD[pointer_N])
     wanted_NP = offsets_KMP[pointer_N, cell_N]
     terms_NP = torch.xlogy(wanted_NP, wanted_NP) - wanted_NP * F.log_softmax(logits_NP, dim=-1)
     return (targets_KM[pointer_N, cell_N] * terms_NP.sum(dim=1)).sum() / len(targets_KM)

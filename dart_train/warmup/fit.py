@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +37,7 @@ from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, text_sentences, texts_are_mentioned
-from dart_train.warmup.reading import KEPT_WEIGHT, ReadImages, Reading
+from dart_train.warmup.reading import KEPT_WEIGHT, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class _WarmStartTrainer:
         self.random = Random(config.seed)
         self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
         self.reading: Reading | None = None
+        self.pages: Iterator[list[ReadImage]] = iter(())
         spec = preset(config.prompt, images=1, min_pixels=config.min_pixels, max_pixels=config.max_pixels)
         self.builder = PromptBuilder(spec if self.head is None else tell_of_targets(spec))
         everything = read_screens(config.screens)
@@ -209,6 +210,8 @@ class _WarmStartTrainer:
         images = ReadImages(known, self.builder.model_image)
         self.reading = Reading(self.loaded, self.compute, images, measured, self.config, self.head)
         self.reading.learn(self.clock, self.report)
+        count = max(1, self.config.batch_size // 2)
+        self.pages = self.reading.draw_ahead(count, Random(f"{self.config.seed}/pages of the policy"))
         self.parameters = [*self.parameters, *self.reading.parameters()]
         self.optimizer = make_optimizer(self.parameters, self.config.learning_rate, self.config)
 
@@ -247,7 +250,7 @@ class _WarmStartTrainer:
 
     def _page_losses(self, reading: Reading) -> list[Tensor]:
         """What keeps the tower reading, and what asks for texts of pages where instructions name elements by a text."""
-        pages = reading.draw(max(1, self.config.batch_size // 2), self.random)
+        pages = next(self.pages)
         reading_loss, *losses = reading.losses(pages)
         losses.append(KEPT_WEIGHT * reading_loss)
         asked = [(page.image, page.named_elements(self.sentences, self.random)) for page in pages]

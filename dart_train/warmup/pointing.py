@@ -77,49 +77,73 @@ class HeadLearner:
         Returns:
             Nats; a scalar with its gradient.
         """
-        from dart_train.grounding.losses import mean_loss
+        import torch
 
-        losses = [
-            self._loss(found, [question.box])
-            for outputs, questions in zip(self._ask(images, questions_B), questions_B, strict=True)
-            for found, question in zip(outputs, questions, strict=True)
-        ]
-        return mean_loss(losses, losses[0])
+        outputs_B = self._ask(images, questions_B)
+        outputs = [found for outputs in outputs_B for found in outputs]
+        return self._loss(
+            outputs[0].grid,
+            torch.cat([found.logits_KM for found in outputs]),
+            torch.stack([outputs[0].context_MD for outputs in outputs_B]),
+            torch.cat([found.pointers_KD for found in outputs]),
+            torch.tensor([image for image, outputs in enumerate(outputs_B) for _ in outputs]),
+            [question.box for questions in questions_B for question in questions],
+        )
 
-    def loss_of_states(self, grid: PatchGrid, visual_MD: Tensor, pointers_KD: Tensor, boxes: Sequence[Box]) -> Tensor:
-        """Compute the divergence of the head from boxes for states that did not come from the language model.
+    def loss_of_states(
+        self, grid: PatchGrid, visual_BMD: Tensor, pointers_B: Sequence[Tensor], boxes_B: Sequence[Sequence[Box]]
+    ) -> Tensor:
+        """Compute the mean divergence of the head from boxes for states that did not come from the language model.
 
         Args:
-            grid: Visual tokens of an image.
-            visual_MD: Their features as they enter the language model.
-            pointers_KD: What stands for the hidden states of pointer tokens.
-            boxes: The box in pixels of the model-input image that each of them points at.
+            grid: Visual tokens of every image.
+            visual_BMD: Their features as they enter the language model.
+            pointers_B: What stands for the hidden states of pointer tokens, [K, D] for each image.
+            boxes_B: The boxes that they point at, in pixels of the model-input image.
 
         Returns:
             Nats; a scalar with its gradient.
         """
-        from dart_agent.grounding.forward import QuestionOutput
+        import torch
 
-        context_MD = self._model.head.context(visual_MD)
-        logits_KM = self._model.head.attend(context_MD, pointers_KD)
-        return self._loss(QuestionOutput(grid, logits_KM, context_MD, pointers_KD), boxes)
+        counts_B = torch.tensor([len(pointers_KD) for pointers_KD in pointers_B], device=visual_BMD.device)
+        padded_BKD = torch.nn.utils.rnn.pad_sequence(list(pointers_B), batch_first=True)
+        is_pointer_BK = torch.arange(padded_BKD.shape[1], device=visual_BMD.device) < counts_B[:, None]
+        context_BMD = self._model.head.context(visual_BMD)
+        return self._loss(
+            grid,
+            self._model.head.attend(context_BMD, padded_BKD)[is_pointer_BK],
+            context_BMD,
+            torch.cat(list(pointers_B)),
+            is_pointer_BK.nonzero()[:, 0],
+            [box for boxes in boxes_B for box in boxes],
+        )
 
     def parameters(self) -> list[Any]:
         """The parameters of the head."""
         return list(self._model.head.parameters())
 
-    def _loss(self, found: QuestionOutput, boxes: Sequence[Box]) -> Tensor:
-        """Divergence of the head from one box per pointer token."""
+    def _loss(
+        self,
+        grid: PatchGrid,
+        logits_KM: Tensor,
+        context_BMD: Tensor,
+        pointers_KD: Tensor,
+        image_K: Tensor,
+        boxes_K: Sequence[Box],
+    ) -> Tensor:
+        """Divergence of the head from one box per pointer token, averaged over them."""
         import torch
 
-        from dart_train.grounding.losses import attention_loss, offset_loss
+        from dart_train.grounding.losses import attention_loss, offset_loss_of_images
 
-        head, targets = self._model.head, [GroundingTarget(boxes=(box,)) for box in boxes]
-        targets_KM = torch.from_numpy(token_targets(found.grid, targets, soft=True)).to(found.logits_KM)
-        loss = attention_loss(found.logits_KM, targets_KM)
+        head, targets = self._model.head, [GroundingTarget(boxes=(box,)) for box in boxes_K]
+        targets_KM = torch.from_numpy(token_targets(grid, targets, soft=True)).to(logits_KM)
+        loss = attention_loss(logits_KM, targets_KM)
         if head.offset is not None:
-            parts = torch.from_numpy(offset_targets(found.grid, targets, head.offset_parts))
-            loss = loss + offset_loss(head, found, targets_KM, parts.to(found.logits_KM))
+            parts_KMP = torch.from_numpy(offset_targets(grid, targets, head.offset_parts)).to(logits_KM)
+            image_K = image_K.to(logits_KM.device)
+            loss = loss + offset_loss_of_images(head, context_BMD, pointers_KD, image_K, targets_KM, parts_KMP)
         return loss
 
     def hits(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> list[bool]:

@@ -13,8 +13,10 @@ Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -214,32 +216,33 @@ class Reading:
         optimizer = make_optimizer(parameters, config.pages_learning_rate, config)
         random, began_s, limit_s = Random(f"{config.seed}/pages"), clock.monotonic(), config.pages_max_minutes * 60
         seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
-        while seen < config.pages and elapsed_s < limit_s:
-            set_rate(
-                optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
-            )
-            losses = self.losses(self.draw(config.batch_size, random))
-            loss = torch.stack(losses).sum()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
-            optimizer.step()
-            seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
-            found = float(losses[0].detach())
-            mean_loss = found if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * found
-            if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
-                next_report += config.report_every_pages
-                accuracy = self.accuracy()
-                line = {
-                    "kind": "reading",
-                    "time_s": clock.time(),
-                    "pages": seen,
-                    "loss": round(mean_loss, 4),
-                    "reading_accuracy": None if math.isnan(accuracy) else round(accuracy, 4),
-                    "elapsed_s": round(elapsed_s, 1),
-                }
-                append_metrics(config.metrics, line)
-                report(line)
+        with contextlib.closing(self.draw_ahead(config.batch_size, random)) as batches:
+            while seen < config.pages and elapsed_s < limit_s:
+                set_rate(
+                    optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
+                )
+                losses = self.losses(next(batches))
+                loss = torch.stack(losses).sum()
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
+                optimizer.step()
+                seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
+                found = float(losses[0].detach())
+                mean_loss = found if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * found
+                if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
+                    next_report += config.report_every_pages
+                    accuracy = self.accuracy()
+                    line = {
+                        "kind": "reading",
+                        "time_s": clock.time(),
+                        "pages": seen,
+                        "loss": round(mean_loss, 4),
+                        "reading_accuracy": None if math.isnan(accuracy) else round(accuracy, 4),
+                        "elapsed_s": round(elapsed_s, 1),
+                    }
+                    append_metrics(config.metrics, line)
+                    report(line)
 
     def parameters(self) -> Iterator[Any]:
         """What is trained here and thrown away at the end.
@@ -250,17 +253,25 @@ class Reading:
         yield from self.scores.parameters()
         yield from self._pointers.parameters()
 
-    def draw(self, count: int, random: Random) -> list[ReadImage]:
-        """Draw new images.
+    def draw_ahead(self, count: int, random: Random) -> Generator[list[ReadImage]]:
+        """Draw new images without end, always the next ones while the last ones are learned from; drawing takes half of the time.
 
         Args:
-            count: How many.
-            random: Source of randomness.
+            count: How many at a time.
+            random: Source of randomness, used by another thread until the generator is closed.
 
-        Returns:
+        Yields:
             Pages and screens.
         """
-        return [self._images.draw(random) for _ in range(count)]
+
+        def draw() -> list[ReadImage]:
+            return [self._images.draw(random) for _ in range(count)]
+
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="pages") as pool:
+            upcoming = pool.submit(draw)
+            while True:
+                images, upcoming = upcoming.result(), pool.submit(draw)
+                yield images
 
     def losses(self, images: Sequence[ReadImage]) -> list[Tensor]:
         """Compute the losses of reading.
@@ -287,19 +298,17 @@ class Reading:
 
     def _pointing_loss(self, head: HeadLearner, images: Sequence[ReadImage], features_BND: Tensor) -> Tensor:
         """The head's divergence from the places of texts, for pointers that are made of their embeddings."""
-        import torch
-
-        texts_WD, losses = self.scores.directions(), []
-        for one, features_ND in zip(images, features_BND, strict=True):
-            texts = [text for text in one.texts if text.text in self._text_index]
-            if texts:
-                height, width = one.image.shape[:2]
-                cell_px = self._patch * self._merge
-                grid = PatchGrid(width // cell_px, height // cell_px, (width, height))
-                pointers_KD = self._pointers(texts_WD[[self._text_index[text.text] for text in texts]])
-                boxes = [one.input_box(text) for text in texts]
-                losses.append(head.loss_of_states(grid, features_ND, pointers_KD, boxes))
-        return torch.stack(losses).mean()
+        height, width = images[0].image.shape[:2]
+        cell_px = self._patch * self._merge
+        pointers_WD = self._pointers(self.scores.directions())
+        texts_B = [[text for text in one.texts if text.text in self._text_index] for one in images]
+        shown = [index for index, texts in enumerate(texts_B) if texts]
+        return head.loss_of_states(
+            PatchGrid(width // cell_px, height // cell_px, (width, height)),
+            features_BND[shown],
+            [pointers_WD[[self._text_index[text.text] for text in texts_B[index]]] for index in shown],
+            [[images[index].input_box(text) for text in texts_B[index]] for index in shown],
+        )
 
     def accuracy(self) -> float:
         """Measure how often the part of a held-out screen that scores highest for a text is one where the text is.

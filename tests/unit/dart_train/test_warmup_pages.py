@@ -263,7 +263,7 @@ def test_a_tower_goes_on_reading_and_the_policy_is_asked_for_what_has_to_be_read
         return found
 
     monkeypatch.setattr(_WarmStartTrainer, "_page_losses", noted)
-    warm_start(config(tmp_path, start_model, pointer=pointer))
+    warm_start(config(tmp_path, start_model, pointer=pointer, images=16, batch_size=8))
     assert given == [(lessons + pointer, True)] * 2
 
 
