@@ -26,7 +26,7 @@ from dart_train.grounding.__main__ import main  # noqa: E402
 from dart_train.grounding.batches import SampleSet  # noqa: E402
 from dart_train.grounding.config import GroundingConfig  # noqa: E402
 from dart_train.grounding.fit import train_grounding  # noqa: E402
-from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss  # noqa: E402
+from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss, offset_loss_of_images  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 
 GRID = PatchGrid(4, 2, (128, 64))
@@ -69,6 +69,34 @@ def test_offset_loss_is_zero_at_the_target_and_weighted_by_cell() -> None:
     assert loss == pytest.approx(
         0.5 * math.log(2) + 0.5 * 0
     )  # a new head is uniform: right in cell 1, off by one bit in cell 0
+
+
+def test_images_in_one_go_are_images_one_by_one() -> None:
+    torch.manual_seed(0)
+    head = ActionHead(16, offset_parts=2).double().eval()
+    torch.nn.init.normal_(head.offset[2].weight)
+    visual_BMD = torch.randn(2, 8, 16).double()
+    pointers_B = [torch.randn(count, 16).double() for count in (1, 3)]
+    targets_B = [[target(16, 0, 64, 32)], [target(0, 0, 128, 64), target(96, 32, 128, 64), target(40, 8, 70, 50)]]
+    context_BMD = head.context(visual_BMD)
+    padded_BKD = torch.nn.utils.rnn.pad_sequence(pointers_B, batch_first=True)
+    logits_BKM = head.attend(context_BMD, padded_BKD)
+    wanted = 0.0
+    for index, (pointers_KD, targets) in enumerate(zip(pointers_B, targets_B, strict=True)):
+        context_MD = head.context(visual_BMD[index])
+        assert torch.allclose(context_MD, context_BMD[index], atol=1e-12)
+        logits_KM = head.attend(context_MD, pointers_KD)
+        assert torch.allclose(logits_KM, logits_BKM[index, : len(pointers_KD)], atol=1e-12)
+        labels = torch.from_numpy(token_targets(GRID, targets, soft=True))
+        offsets = torch.from_numpy(offset_targets(GRID, targets, 2))
+        output = QuestionOutput(GRID, logits_KM, context_MD, pointers_KD)
+        wanted += len(targets) * float(offset_loss(head, output, labels, offsets).detach())
+    every = [one for targets in targets_B for one in targets]
+    found = offset_loss_of_images(
+        head, context_BMD, torch.cat(pointers_B), torch.tensor([0, 1, 1, 1]),
+        torch.from_numpy(token_targets(GRID, every, soft=True)), torch.from_numpy(offset_targets(GRID, every, 2)),
+    )  # fmt: skip
+    assert float(found.detach()) == pytest.approx(wanted / 4, abs=1e-12)
 
 
 def test_no_target_is_a_loss_of_zero_with_a_gradient() -> None:
