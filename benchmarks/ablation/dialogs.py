@@ -25,8 +25,8 @@ DIALOG_FILE, ANSWER_FILE = "/sim/dialog.json", "/sim/answer"
 VARIATIONS = 160
 """Enough for disjoint tasks of training, validation and test; how many are trained on says the recipe."""
 TRAINED = ("press_nth", "press_two", "press_three", "choose_nth", "tick_nth", "tick_two")
-HELD_OUT = ("press_two_of_five", "choose_two")
-"""What they ask for is made of phrases of trained families."""
+HELD_OUT = ("press_two_of_five", "choose_nth_of_six")
+"""They ask as trained families do, on larger dialogs."""
 HARD = ("press_five", "press_six", "tick_three_press_two")
 """Candidates for families without a success in 256 samples; a probe before the runs says which of them have none."""
 SPARE_STEPS = 2
@@ -100,11 +100,13 @@ def _pressing(number: int, least: int, most: int) -> Callable[[Random], TaskDraf
     return generate
 
 
-def _marking(role: str, number: int, presses: int = 0) -> Callable[[Random], TaskDraft]:
+def _marking(
+    role: str, number: int, presses: int = 0, *, least: int = 3, most: int = 5
+) -> Callable[[Random], TaskDraft]:
     """Boxes or rows, then OK, or so many buttons in an order."""
 
     def generate(random: Random) -> TaskDraft:
-        words = sample_nouns(random, random.randint(max(3, number + 1), 5))
+        words = sample_nouns(random, random.randint(max(least, number + 1), most))
         marked = sorted(random.sample(range(len(words)), number))
         items = _column(role, words, _TITLE_PX + _GAP_PX)
         below = items[-1][2][3] + _GAP_PX
@@ -135,7 +137,7 @@ _FAMILIES = {
     "tick_nth": (2, _marking("check box", 1)),
     "tick_two": (3, _marking("check box", 2)),
     "press_two_of_five": (2, _pressing(2, 5, 5)),
-    "choose_two": (3, _marking("table cell", 2)),
+    "choose_nth_of_six": (2, _marking("table cell", 1, least=6, most=6)),
     "press_five": (5, _pressing(5, 6, 6)),
     "press_six": (6, _pressing(6, 6, 6)),
     "tick_three_press_two": (5, _marking("check box", 3, presses=2)),
