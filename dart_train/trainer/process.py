@@ -28,6 +28,7 @@ from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK, wait_first
 from dart_server.wire import Clock
 from dart_train.model.model_card import write_model_card
+from dart_train.model.policy_model import ModelLoader, load_model
 from dart_train.model.weights import PolicyVersionStore, TrainingOrigin
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.config import TrainerConfig
@@ -61,6 +62,7 @@ class TrainerProcess:
         client: The data manager.
         clock: Clock of durations, limits and metric lines.
         ranks: The processes that train together, of which this is the first; None: this one alone.
+        load: Loads models that have no action head.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class TrainerProcess:
         client: DataManagerClient,
         clock: Clock = SYSTEM_CLOCK,
         ranks: Ranks | None = None,
+        load: ModelLoader = load_model,
     ) -> None:
         self._ranks = ranks or Ranks()
-        self.trainer = Trainer(config, client.images, clock, self._ranks)
+        self.trainer = Trainer(config, client.images, clock, self._ranks, load)
         self.stopping = asyncio.Event()
         self._config = config
         self._client = client
@@ -337,14 +340,15 @@ async def run_trainer(config: TrainerConfig, ranks: Ranks) -> bool:
         return ended
 
 
-def run_follower(config: TrainerConfig, ranks: Ranks) -> None:
+def run_follower(config: TrainerConfig, ranks: Ranks, load: ModelLoader = load_model) -> None:
     """Run another process than the first, which alone decides when training ends.
 
     Args:
         config: The configuration of the processes.
         ranks: The processes that train together.
+        load: Loads models that have no action head.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints, ranks)
-    follow(Trainer(config, open_images(config.images), ranks=ranks), checkpoints, ranks)
+    follow(Trainer(config, open_images(config.images), ranks=ranks, load=load), checkpoints, ranks)

@@ -22,8 +22,7 @@ from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, VersionRecord
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.types import StepRecord
-from dart_train.model.policy_model import LoadedModel
-from dart_train.trainer import policy
+from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.follower import announce
 from dart_train.trainer.process import TrainerProcess, run_follower
@@ -78,25 +77,21 @@ def train(
     latest: VersionRecord | None = None,
     failed: tuple[str, ...] = (),
 ) -> None:
-    load = policy.load_model
+    if ranks.first:
+        client = RecordingClient(ImageStore(settings.images), batches)
+        client.latest = latest
+        process = TrainerProcess(settings, cast(DataManagerClient, client), ranks=ranks, load=load_double)
+        asyncio.run(process.run())
+        assert tuple(batch_id for batch_id, _ in client.failures) == failed
+        announce(ranks, "end")
+    else:
+        run_follower(settings, ranks, load_double)
 
-    def load_double(*args: Any, **options: Any) -> LoadedModel:
-        found = load(*args, **options)
-        return replace(found, model=found.model.double())
 
-    policy.load_model = load_double
-    try:
-        if ranks.first:
-            client = RecordingClient(ImageStore(settings.images), batches)
-            client.latest = latest
-            process = TrainerProcess(settings, cast(DataManagerClient, client), ranks=ranks)
-            asyncio.run(process.run())
-            assert tuple(batch_id for batch_id, _ in client.failures) == failed
-            announce(ranks, "end")
-        else:
-            run_follower(settings, ranks)
-    finally:
-        policy.load_model = load
+def load_double(*args: Any, **options: Any) -> LoadedModel:
+    """A policy in float64."""
+    found = load_model(*args, **options)
+    return replace(found, model=found.model.double())
 
 
 def one_rank(rank: int, port: int, settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...] = ()) -> None:
