@@ -10,20 +10,18 @@ Rule: names and shapes of the parameters are those of the published checkpoints 
 come in addition and start at 0, so that every part of a cell is equally likely before training. `v` are the visual features as they enter
 the language model, `h` the states after its final norm. Non-goals: the backbone (`dart_agent.grounding.model`), losses
 (`dart_train.grounding`).
-Axes: M visual tokens of one image, K pointer tokens, D hidden size, P parts of a cell, R width of their keys, N pairs of a cell and a
-pointer token.
+Axes: M visual tokens of one image, K pointer tokens, D hidden size, P parts of a cell.
 """
 
 from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor, nn
 
 HEADS = 8
 DROPOUT = 0.1
-OFFSET_WIDTH = 128
-"""R at most: of a backbone with D = 3584 and 16 parts the offsets then have 8 million parameters."""
 
 
 class ActionHead(nn.Module):
@@ -48,7 +46,13 @@ class ActionHead(nn.Module):
         self.self_attention = nn.MultiheadAttention(hidden_size, HEADS, dropout=dropout, batch_first=True)
         self.layer_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.offset = OffsetScores(hidden_size, offset_parts**2) if offset_parts > 1 else None
+        self.offset: nn.Sequential | None = None
+        if offset_parts > 1:
+            self.offset = _projection(2 * hidden_size, offset_parts**2, inner=hidden_size)
+            last = self.offset[2]
+            assert isinstance(last, nn.Linear)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
 
     def context(self, visual_MD: Tensor) -> Tensor:
         """Let the visual tokens of an image see each other.
@@ -105,44 +109,10 @@ class ActionHead(nn.Module):
         """
         if self.offset is None:
             raise ValueError("this action head has no offsets: it was made with offset_parts = 1")
-        found: Tensor = self.offset(context_MD, pointers_KD)
+        found: Tensor = self.offset(torch.cat([context_MD, self.projection_dec(pointers_KD)], dim=1))
         return found
 
 
-class OffsetScores(nn.Module):
-    """Where in a cell the target of a pointer token lies: a key for each part of the cell, and a query.
-
-    o = softmax((W_p v~ + b_p) . W_q h / sqrt(R)), so that a cell which shows several rows tells them apart by what they are.
-
-    Args:
-        hidden_size: D.
-        parts: P.
-    """
-
-    def __init__(self, hidden_size: int, parts: int) -> None:
-        super().__init__()
-        self._parts = parts
-        width = min(hidden_size, OFFSET_WIDTH)
-        self.key = nn.Linear(hidden_size, parts * width)
-        self.query = nn.Linear(hidden_size, width, bias=False)
-        nn.init.zeros_(self.key.weight)
-        nn.init.zeros_(self.key.bias)
-
-    def forward(self, context_ND: Tensor, pointers_ND: Tensor) -> Tensor:
-        """Score the parts of cells.
-
-        Args:
-            context_ND: Context of the cells.
-            pointers_ND: Hidden state of the pointer token that goes with each cell.
-
-        Returns:
-            Logits [N, P].
-        """
-        keys_NPR = self.key(context_ND).unflatten(-1, (self._parts, -1))
-        queries_NR = self.query(pointers_ND)
-        logits_NP: Tensor = (keys_NPR @ queries_NR[:, :, None])[:, :, 0] / math.sqrt(queries_NR.shape[1])
-        return logits_NP
-
-
-def _projection(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, inputs), nn.GELU(), nn.Linear(inputs, outputs))
+def _projection(inputs: int, outputs: int, inner: int | None = None) -> nn.Sequential:
+    middle = inputs if inner is None else inner
+    return nn.Sequential(nn.Linear(inputs, middle), nn.GELU(), nn.Linear(middle, outputs))

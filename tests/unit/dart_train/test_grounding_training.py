@@ -74,7 +74,7 @@ def test_offset_loss_is_zero_at_the_target_and_weighted_by_cell() -> None:
 def test_images_in_one_go_are_images_one_by_one() -> None:
     torch.manual_seed(0)
     head = ActionHead(16, offset_parts=2).double().eval()
-    torch.nn.init.normal_(head.offset.key.weight)
+    torch.nn.init.normal_(head.offset[2].weight)
     visual_BMD = torch.randn(2, 8, 16).double()
     pointers_B = [torch.randn(count, 16).double() for count in (1, 3)]
     targets_B = [[target(16, 0, 64, 32)], [target(0, 0, 128, 64), target(96, 32, 128, 64), target(40, 8, 70, 50)]]
