@@ -294,8 +294,8 @@ def _mean_percent(episodes: Sequence[EpisodeResult]) -> float:
 
 def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
     updates = [line for line in metrics if line.get("kind") == "update"]
-    warmup = [line for line in metrics if line.get("kind") == "warmup"]
-    reading = [line for line in metrics if line.get("kind") == "reading"]
+    warmup = _last_attempt([line for line in metrics if line.get("kind") == "warmup"], "images")
+    reading = _last_attempt([line for line in metrics if line.get("kind") == "reading"], "pages")
     evaluations = [line for line in metrics if line.get("kind") == METRICS_KIND]
 
     def curve(lines: Sequence[Mapping[str, Any]], x: str, y: str, label: str) -> Curve:
@@ -328,6 +328,12 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
         Chart("Sampler to trainer mismatch", "policy version", "k3", [curve(updates, "version", "mismatch_k3", "k3")]),
         Chart("Gradient norm", "policy version", "norm", [curve(updates, "version", "grad_norm", "norm")]),
     ]  # fmt: skip
+
+
+def _last_attempt(lines: Sequence[Mapping[str, Any]], count: str) -> Sequence[Mapping[str, Any]]:
+    """The lines since a count began anew: an interrupted warm start does not go on, it is made again."""
+    restarts = [index for index in range(1, len(lines)) if lines[index][count] <= lines[index - 1][count]]
+    return lines[restarts[-1] :] if restarts else lines
 
 
 def _points(lines: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, float]]:

@@ -412,6 +412,22 @@ async def test_a_long_wait_between_updates_is_explained(tmp_path: Path, monkeypa
     assert "no update for 0 s: no episode has ended yet" in after_the_update
 
 
+async def test_curves_of_a_warm_start_are_those_of_its_last_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    for pages in (32, 64, 96, 32, 64):
+        append_metrics(harness.paths.metrics, {"kind": "reading", "pages": pages, "reading_accuracy": 0.5})
+    for images, loss in ((8, 3.0), (8, 2.0), (16, 1.0)):
+        append_metrics(
+            harness.paths.metrics, {"kind": "warmup", "images": images, "loss": loss, "grounding_accuracy": 0.5}
+        )
+    await harness.run()
+    charts = {chart.title: chart.curves[0] for chart in (await report_of(harness)).charts}
+    assert charts["Reading"].x == [32.0, 64.0]
+    assert (charts["Warm start"].x, charts["Warm start"].y) == ([8.0, 16.0], [2.0, 1.0])
+
+
 async def test_a_run_that_trains_nothing_is_evaluated_once_and_trains_on_when_it_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
