@@ -3,10 +3,10 @@
 Role: `Reading` trains the vision tower, and the embeddings of the texts' words, to say for each part of each image token which texts have
 their middle there (`dart_train.warmup.text_scores`). Rule: every image token of a page is a lesson, so that a tower without pre-training
 reads words after some ten thousand pages; some of the images are whole screens, which show what stands around texts. The policy's own
-lessons ask for few texts, and a tower that is trained on them alone forgets all others: `Reading.loss` belongs to every update after the
+lessons ask for few texts, and a tower that is trained on them alone forgets all others: `Reading.losses` belong to every update after the
 pages. There the policy is asked for the texts of pages, too: among many texts it pays to find the right one.
-An action head learns with the tower where
-each text is, from the text's embedding in place of a pointer token's state: a lesson without the language model, for all texts at once.
+An action head learns with the tower where each text is. The text's embedding takes the place of the pointer token's state, so that this
+lesson needs no language model.
 Non-goals: making pages (`dart_train.warmup.pages`), the policy's own lessons (`dart_train.warmup.fit`).
 Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
 """
