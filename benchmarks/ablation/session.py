@@ -34,11 +34,11 @@ from benchmarks.farm.load import say
 from benchmarks.machine import commit, machine
 from benchmarks.work_folder import write_json
 from dart_agent.inference.process_group import set_parent_death_signal
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.config import Recipe, load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = Path(__file__).with_name("ablation.toml")
-LOG_TAIL = 3000
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Session:
             perturbed: Whether the engine of the job is perturbed.
 
         Raises:
-            RuntimeError: It failed; the same call goes on where it stopped.
+            UnsupportedCapabilityError: It failed; the same call goes on where it stopped.
         """
         folder = self.folder(seed)
         file, log = folder / f"{name}.job", folder / "logs" / f"{name}.log"
@@ -163,7 +163,10 @@ class Session:
                 process.wait()
                 raise
         if code:
-            raise RuntimeError(f"seed {seed}, {name}: {log.read_text(encoding='utf-8', errors='replace')[-LOG_TAIL:]}")
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["it said nothing"]
+            raise UnsupportedCapabilityError(
+                f"seed {seed}, {name} failed: {lines[-1]} (log: {log}); the same call goes on where it stopped"
+            )
 
     def remove(self, folder: Path) -> None:
         """Remove what a call that was killed left unfinished.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sqlite3
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from benchmarks.ablation.curves import CurvePoint, RunCurve, read_curve, steps_t
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.earlier import read_earlier
 from benchmarks.ablation.figures import summarize
+from benchmarks.ablation.process import Job
 from benchmarks.ablation.session import Session
 from benchmarks.work_folder import work_folder
 from dart_envs.errors import UnsupportedCapabilityError
@@ -203,3 +205,16 @@ def test_what_cannot_be_set_is_told_before_anything_starts(tmp_path: Path, overr
             arguments.parse_args(["--work", str(tmp_path / "work"), "--set", override, "--stop-after", "-1"])
         )
     assert not (tmp_path / "work").exists()
+
+
+def test_a_job_that_fails_is_one_sentence_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = tmp_path / "python"
+    failing.write_text(
+        "#!/bin/sh\necho a long traceback\necho RecipeError: give at most 101\nexit 1\n", encoding="utf-8"
+    )
+    failing.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(failing))
+    session = _session(tmp_path / "work")
+    job = Job(kind="run", recipe=session.recipe({}), folder=tmp_path / "run")
+    with pytest.raises(UnsupportedCapabilityError, match=r"seed 1, full failed: RecipeError: give at most 101 \(log: "):
+        session.do(1, "full", job)
