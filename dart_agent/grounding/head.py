@@ -10,18 +10,20 @@ Rule: names and shapes of the parameters are those of the published checkpoints 
 come in addition and start at 0, so that every part of a cell is equally likely before training. `v` are the visual features as they enter
 the language model, `h` the states after its final norm. Non-goals: the backbone (`dart_agent.grounding.model`), losses
 (`dart_train.grounding`).
-Axes: M visual tokens of one image, K pointer tokens, D hidden size, P parts of a cell.
+Axes: M visual tokens of one image, K pointer tokens, D hidden size, P parts of a cell, R width of their keys, N pairs of a cell and a
+pointer token.
 """
 
 from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor, nn
 
 HEADS = 8
 DROPOUT = 0.1
+OFFSET_WIDTH = 128
+"""R at most: of a backbone with D = 3584 and 16 parts the offsets then have 8 million parameters."""
 
 
 class ActionHead(nn.Module):
@@ -46,13 +48,7 @@ class ActionHead(nn.Module):
         self.self_attention = nn.MultiheadAttention(hidden_size, HEADS, dropout=dropout, batch_first=True)
         self.layer_norm = nn.LayerNorm(hidden_size)
         self.dropout = nn.Dropout(dropout)
-        self.offset: nn.Sequential | None = None
-        if offset_parts > 1:
-            self.offset = _projection(2 * hidden_size, offset_parts**2, inner=hidden_size)
-            last = self.offset[2]
-            assert isinstance(last, nn.Linear)
-            nn.init.zeros_(last.weight)
-            nn.init.zeros_(last.bias)
+        self.offset = OffsetScores(hidden_size, offset_parts**2) if offset_parts > 1 else None
 
     def context(self, visual_MD: Tensor) -> Tensor:
         """Let the visual tokens of an image see each other.
@@ -107,12 +103,79 @@ class ActionHead(nn.Module):
         Raises:
             ValueError: The head has no offsets.
         """
-        if self.offset is None:
-            raise ValueError("this action head has no offsets: it was made with offset_parts = 1")
-        found: Tensor = self.offset(torch.cat([context_MD, self.projection_dec(pointers_KD)], dim=1))
+        found: Tensor = self._offsets()(context_MD, self.projection_dec(pointers_KD))
         return found
 
+    def all_offset_logits(self, context_MD: Tensor, pointers_KD: Tensor) -> Tensor:
+        """Score the parts of all cells of an image, as `offset_logits` does for one cell of each pointer token.
 
-def _projection(inputs: int, outputs: int, inner: int | None = None) -> nn.Sequential:
-    middle = inputs if inner is None else inner
-    return nn.Sequential(nn.Linear(inputs, middle), nn.GELU(), nn.Linear(middle, outputs))
+        Args:
+            context_MD: Context of the cells.
+            pointers_KD: Hidden states of the pointer tokens.
+
+        Returns:
+            Logits [K, M, P].
+
+        Raises:
+            ValueError: The head has no offsets.
+        """
+        return self._offsets().score_all(context_MD, self.projection_dec(pointers_KD))
+
+    def _offsets(self) -> OffsetScores:
+        if self.offset is None:
+            raise ValueError("this action head has no offsets: it was made with offset_parts = 1")
+        return self.offset
+
+
+class OffsetScores(nn.Module):
+    """Where in a cell the target of a pointer token lies: a key for each part of the cell, and the query of the attention.
+
+    o = softmax((W_p v~ + b_p) . W_q q / sqrt(R)), so that a cell which shows several rows tells them apart by what they are.
+
+    Args:
+        hidden_size: D.
+        parts: P.
+    """
+
+    def __init__(self, hidden_size: int, parts: int) -> None:
+        super().__init__()
+        self._parts = parts
+        width = min(hidden_size, OFFSET_WIDTH)
+        self.key = nn.Linear(hidden_size, parts * width)
+        self.query = nn.Linear(hidden_size, width, bias=False)
+        nn.init.zeros_(self.key.weight)
+        nn.init.zeros_(self.key.bias)
+
+    def forward(self, context_ND: Tensor, queries_ND: Tensor) -> Tensor:
+        """Score the parts of single cells.
+
+        Args:
+            context_ND: Context of the cells.
+            queries_ND: The query q of the pointer token that goes with each cell.
+
+        Returns:
+            Logits [N, P].
+        """
+        keys_NPR = self.key(context_ND).unflatten(-1, (self._parts, -1))
+        queries_NR = self.query(queries_ND)
+        logits_NP: Tensor = (keys_NPR @ queries_NR[:, :, None])[:, :, 0] / math.sqrt(queries_NR.shape[1])
+        return logits_NP
+
+    def score_all(self, context_MD: Tensor, queries_KD: Tensor) -> Tensor:
+        """Score the parts of all cells for all pointer tokens of an image.
+
+        Args:
+            context_MD: Context of the cells.
+            queries_KD: The queries of the pointer tokens.
+
+        Returns:
+            Logits [K, M, P].
+        """
+        keys_MPR = self.key(context_MD).unflatten(-1, (self._parts, -1))
+        queries_KR = self.query(queries_KD)
+        logits_KMP: Tensor = (keys_MPR @ queries_KR.T).permute(2, 0, 1) / math.sqrt(queries_KR.shape[1])
+        return logits_KMP
+
+
+def _projection(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, inputs), nn.GELU(), nn.Linear(inputs, outputs))

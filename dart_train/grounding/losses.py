@@ -1,12 +1,11 @@
 """The losses of a grounding model.
 
 Role: pure functions of tensors. Rule (GUI-Actor, appendix B): the attention's loss is KL(p || a), summed over visual tokens and averaged
-over the pointer tokens of a question, then over questions; an exact attention has the loss 0. The place within a cell has the same loss
-in each cell that the target covers, weighted by the cell's label. The language model's loss is the mean cross-entropy of the answers'
-tokens.
+over the pointer tokens of a question, then over questions; an exact attention has the loss 0. The scores of the parts of cells have the
+same loss over the parts of all cells together: a part is told from those of every other cell, and not only from its neighbours. The
+language model's loss is the mean cross-entropy of the answers' tokens.
 Non-goals: labels (`dart_agent.grounding.labels`), weights of the losses (`dart_train.grounding.config`).
-Axes: K pointer tokens, M visual tokens, P parts of a cell, B images, N pairs of a pointer
-token and a cell that its target covers.
+Axes: K pointer tokens, M visual tokens, P parts of a cell, B images.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def attention_loss(logits_KM: Tensor, targets_KM: Tensor) -> Tensor:
 
 
 def offset_loss(head: ActionHead, output: QuestionOutput, targets_KM: Tensor, offsets_KMP: Tensor) -> Tensor:
-    """KL divergence from where the target lies in each covered cell to where the head says it does.
+    """KL divergence from the distribution of the target over the parts of all cells to the softmax of their scores.
 
     Args:
         head: A head with offsets.
@@ -69,12 +68,19 @@ def offset_loss_of_images(
 
     Returns:
         Nats, averaged over the pointer tokens; a scalar.
+
+    Raises:
+        ValueError: The head has no offsets.
     """
-    pointer_N, cell_N = targets_KM.nonzero(as_tuple=True)
-    logits_NP = head.offset_logits(context_BMD[image_K[pointer_N], cell_N], pointers_KD[pointer_N])
-    wanted_NP = offsets_KMP[pointer_N, cell_N]
-    terms_NP = torch.xlogy(wanted_NP, wanted_NP) - wanted_NP * F.log_softmax(logits_NP, dim=-1)
-    return (targets_KM[pointer_N, cell_N] * terms_NP.sum(dim=1)).sum() / len(targets_KM)
+    terms = []
+    for image, context_MD in enumerate(context_BMD):
+        of_image_K = image_K == image
+        if not of_image_K.any():
+            continue
+        logits_KMP = head.all_offset_logits(context_MD, pointers_KD[of_image_K])
+        wanted_KMP = targets_KM[of_image_K][:, :, None] * offsets_KMP[of_image_K]
+        terms.append(len(wanted_KMP) * attention_loss(logits_KMP.flatten(1), wanted_KMP.flatten(1)))
+    return torch.stack(terms).sum() / len(targets_KM)
 
 
 def language_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) -> Tensor:

@@ -213,7 +213,9 @@ class _WarmStartTrainer:
         count = max(1, self.config.batch_size // 2)
         self.pages = self.reading.draw_ahead(count, Random(f"{self.config.seed}/pages of the policy"))
         self.parameters = [*self.parameters, *self.reading.parameters()]
-        self.optimizer = make_optimizer(self.parameters, self.config.learning_rate, self.config)
+        self.optimizer = make_optimizer(
+            self.parameters, self.config.learning_rate, self.config, slow=list(self.model.model.visual.parameters())
+        )
 
     def _update(self) -> float:
         import torch

@@ -14,25 +14,40 @@ from dart_train.warmup.config import WarmupConfig
 MIN_WEIGHT_DECAY_NDIM = 2
 LEAST_RATE = 0.05
 """Fraction of the greatest learning rate at which the fall ends."""
+SLOW_RATE = 0.1
+"""Fraction of the learning rate for what should not change much any more."""
 
 
-def make_optimizer(parameters: Sequence[Any], learning_rate: float, config: WarmupConfig) -> Any:
+def make_optimizer(
+    parameters: Sequence[Any], learning_rate: float, config: WarmupConfig, slow: Sequence[Any] = ()
+) -> Any:
     """Make the optimiser.
 
     Args:
         parameters: What is trained.
         learning_rate: The greatest learning rate.
         config: The configuration.
+        slow: Those of them that learn at `SLOW_RATE` of the learning rate.
 
     Returns:
         An AdamW.
     """
     import torch
 
-    plain = [p for p in parameters if p.ndim < MIN_WEIGHT_DECAY_NDIM]
-    decayed = [p for p in parameters if p.ndim >= MIN_WEIGHT_DECAY_NDIM]
+    is_slow = {id(p) for p in slow}
+    groups = []
+    for share, chosen in (
+        (1.0, [p for p in parameters if id(p) not in is_slow]),
+        (SLOW_RATE, [p for p in parameters if id(p) in is_slow]),
+    ):
+        plain = [p for p in chosen if p.ndim < MIN_WEIGHT_DECAY_NDIM]
+        decayed = [p for p in chosen if p.ndim >= MIN_WEIGHT_DECAY_NDIM]
+        groups += [
+            {"params": decayed, "weight_decay": config.weight_decay, "rate_share": share},
+            {"params": plain, "weight_decay": 0.0, "rate_share": share},
+        ]
     return torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+        [group for group in groups if group["params"]],
         lr=learning_rate,
         betas=(0.9, 0.98),
     )
@@ -51,4 +66,4 @@ def set_rate(optimizer: Any, learning_rate: float, update: int, done: float, con
     rise = min(1.0, (update + 1) / config.lr_warmup_updates)
     fall = min(1.0, max(LEAST_RATE, (1.0 - done) / config.lr_decay_fraction))
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate * rise * fall
+        group["lr"] = learning_rate * group["rate_share"] * rise * fall

@@ -18,7 +18,7 @@ import numpy as np
 from dart_envs.tasks.screen_names import WINDOW_ROLES, lies_within
 from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement
-from dart_train.warmup.screens import AnnotatedScreen
+from dart_train.warmup.screens import AnnotatedScreen, name_elements
 
 MAX_TEXT_CHARS = 16
 MIN_CUTTINGS = 8
@@ -35,6 +35,10 @@ PATCHES_PER_PAGE = (1, 4)
 PLACES_TRIED = 20
 
 
+ScreenBox = tuple[int, int, int, int]
+"""(x0, y0, x1, y1) in pixels, x1 and y1 exclusive."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedText:
     """A text on an image.
@@ -42,10 +46,25 @@ class PlacedText:
     Attributes:
         text: The text.
         box: (x0, y0, x1, y1) of its ink in pixels, x1 and y1 exclusive.
+        click_box: The element that the text names where that is beside the text, such as the box of a row; None: the text itself.
     """
 
     text: str
-    box: tuple[int, int, int, int]
+    box: ScreenBox
+    click_box: ScreenBox | None = None
+
+    def translate(self, dx: int, dy: int) -> PlacedText:
+        """Move a text.
+
+        Args:
+            dx: Pixels to the right.
+            dy: Pixels downwards.
+
+        Returns:
+            The text at its new place.
+        """
+        click_box = None if self.click_box is None else _translate(self.click_box, dx, dy)
+        return PlacedText(self.text, _translate(self.box, dx, dy), click_box)
 
 
 def find_texts(pixels: RgbImage, screen: AnnotatedScreen) -> list[PlacedText]:
@@ -58,6 +77,8 @@ def find_texts(pixels: RgbImage, screen: AnnotatedScreen) -> list[PlacedText]:
     Returns:
         The texts with the boxes of their ink.
     """
+    size = pixels.shape[1], pixels.shape[0]
+    click_boxes = _boxes_by_text(screen)
     named = [element for element in screen.elements if element.name.strip() and element.role not in WINDOW_ROLES]
     found = []
     for element in named:
@@ -65,7 +86,9 @@ def find_texts(pixels: RgbImage, screen: AnnotatedScreen) -> list[PlacedText]:
             continue
         ink = _ink_box(pixels, element)
         if ink is not None:
-            found.append(PlacedText(element.name, ink))
+            named_box = click_boxes.get(element.name)
+            beside = named_box is not None and _on_screen(named_box, size) and not _covers(named_box, ink)
+            found.append(PlacedText(element.name, ink, named_box if beside else None))
     return found
 
 
@@ -114,8 +137,7 @@ class PageWriter:
             x, y = corner
             taken.append((x, y, x + pixels.shape[1], y + pixels.shape[0]))
             page[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
-            x0, y0, x1, y1 = text.box
-            placed.append(PlacedText(text.text, (x + x0, y + y0, x + x1, y + y1)))
+            placed.append(text.translate(x, y))
         return page, placed
 
     def _some_colour(self, random: Random) -> np.ndarray:
@@ -125,11 +147,37 @@ class PageWriter:
 
 
 def _cut(pixels: RgbImage, text: PlacedText) -> tuple[RgbImage, PlacedText]:
-    """The pixels of a text with a margin, and where in them its ink is."""
+    """The pixels of a text with a margin, and of the element beside it that it names; and where in them both are."""
     x0, y0, x1, y1 = text.box
     left, top = max(0, x0 - MARGIN_X_PX), max(0, y0 - MARGIN_Y_PX)
-    cutting = pixels[top : y1 + MARGIN_Y_PX, left : x1 + MARGIN_X_PX]
-    return cutting, PlacedText(text.text, (x0 - left, y0 - top, x1 - left, y1 - top))
+    right, bottom = x1 + MARGIN_X_PX, y1 + MARGIN_Y_PX
+    if text.click_box is not None:
+        left, top = min(left, text.click_box[0]), min(top, text.click_box[1])
+        right, bottom = max(right, text.click_box[2]), max(bottom, text.click_box[3])
+    return pixels[top:bottom, left:right], text.translate(-left, -top)
+
+
+def _translate(box: ScreenBox, dx: int, dy: int) -> ScreenBox:
+    x0, y0, x1, y1 = box
+    return x0 + dx, y0 + dy, x1 + dx, y1 + dy
+
+
+def _boxes_by_text(screen: AnnotatedScreen) -> dict[str, ScreenBox]:
+    """The boxes of the elements that the suite's instructions name by a text, where only one has this text."""
+    found: dict[str, list[ScreenBox]] = defaultdict(list)
+    for part in name_elements(screen):
+        if part.by_text:
+            element = part.element
+            found[part.name].append((element.x, element.y, element.x + element.w, element.y + element.h))
+    return {text: boxes[0] for text, boxes in found.items() if len(boxes) == 1}
+
+
+def _on_screen(box: ScreenBox, screen_wh: tuple[int, int]) -> bool:
+    return _covers((0, 0, *screen_wh), box)
+
+
+def _covers(outer: ScreenBox, inner: ScreenBox) -> bool:
+    return outer[0] <= inner[0] and outer[1] <= inner[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
 
 
 def _free_corner(

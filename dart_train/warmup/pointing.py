@@ -119,6 +119,11 @@ class HeadLearner:
             [box for boxes in boxes_B for box in boxes],
         )
 
+    @property
+    def offset_parts(self) -> int:
+        """Parts per side of a cell that the head tells apart."""
+        return self._model.head.offset_parts
+
     def parameters(self) -> list[Any]:
         """The parameters of the head."""
         return list(self._model.head.parameters())

@@ -27,7 +27,7 @@ from dart_envs.tasks import load_suite
 from dart_envs.tasks.screen_names import NamedElement
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
-from dart_train.warmup.screens import AnnotatedScreen
+from dart_train.warmup.screens import AnnotatedScreen, name_elements
 
 CLICKS = frozenset({ActionType.CLICK, ActionType.DOUBLE_CLICK, ActionType.TRIPLE_CLICK, ActionType.RIGHT_CLICK})
 """Actions on one element."""
@@ -204,7 +204,7 @@ class QueryBuilder:
 
     def _named(self, screen: AnnotatedScreen) -> list[NamedElement]:
         """The elements of a screen by the names that are taught."""
-        return [part for part in _named_elements(screen) if self.by_text or not part.by_text]
+        return [part for part in name_elements(screen) if self.by_text or not part.by_text]
 
     def _thought(self, screen: AnnotatedScreen, target: A11yElement) -> str:
         """The name of the target element: the one that the instruction mentions where it mentions one."""
@@ -262,7 +262,7 @@ def texts_are_mentioned(screens: Sequence[AnnotatedScreen]) -> bool:
         True where one does.
     """
     return any(
-        part.by_text and _is_mentioned(part.name, screen) for screen in screens for part in _named_elements(screen)
+        part.by_text and _is_mentioned(part.name, screen) for screen in screens for part in name_elements(screen)
     )
 
 
@@ -277,16 +277,10 @@ def text_sentences(screens: Sequence[AnnotatedScreen]) -> dict[str, list[str]]:
     """
     found: dict[str, set[str]] = defaultdict(set)
     for screen in screens:
-        for part in _named_elements(screen):
+        for part in name_elements(screen):
             if part.by_text:
                 found[part.name].add(part.sentence)
     return {text: sorted(sentences) for text, sentences in sorted(found.items())}
-
-
-def _named_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:
-    """Name the elements of a screen as the instructions of its suite do; none where the suite has no names."""
-    names = load_suite(screen.task_id.split("/", 1)[0]).screen_names
-    return () if names is None else names.name_elements(screen.elements)
 
 
 def _is_mentioned(name: str, screen: AnnotatedScreen) -> bool:

@@ -1,14 +1,15 @@
 """The vision tower learns to read before the policy learns to answer, and does not forget it meanwhile.
 
 Role: `Reading` trains the vision tower, and the embeddings of the texts' words, to say for each part of each image token which texts have
-their middle there (`dart_train.warmup.text_scores`). Rule: every image token of a page is a lesson, so that a tower without pre-training
-reads words after some ten thousand pages; some of the images are whole screens, which show what stands around texts. The policy's own
-lessons ask for few texts, and a tower that is trained on them alone forgets all others: `Reading.losses` belong to every update after the
-pages. There the policy is asked for the texts of pages, too: among many texts it pays to find the right one.
+their middle there, and which name an element that has (`dart_train.warmup.text_scores`). Rule: every image token of a page is a lesson, so
+that a tower without pre-training reads words after some ten thousand pages; some of the images are whole screens, which show what stands
+around texts. The policy's own lessons ask for few texts, and a tower that is trained on them alone forgets all others: `Reading.losses`
+belong to every update after the pages. There the policy is asked for the texts of pages, too: among many texts it pays to find the right
+one.
 An action head learns with the tower where each text is. The text's embedding takes the place of the pointer token's state, so that this
 lesson needs no language model.
 Non-goals: making pages (`dart_train.warmup.pages`), the policy's own lessons (`dart_train.warmup.fit`).
-Axes: B images, N tokens of an image, P parts of a token (its patches), W texts.
+Axes: B images, N tokens of an image, P parts of a token (its patches, or those that an action head tells apart), W texts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
-from dart_train.warmup.pages import PageWriter, PlacedText, find_texts
+from dart_train.warmup.pages import PageWriter, PlacedText, ScreenBox, find_texts
 from dart_train.warmup.pointing import HeadLearner
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, shift_windows
 from dart_train.warmup.text_scores import TextScores
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 SCREEN_FRACTION = 0.25
 """Fraction of the images that are whole screens."""
-KEPT_WEIGHT = 0.3
+KEPT_WEIGHT = 1.0
 """Weight of reading in the updates after the pages."""
 AROUND_TEXT_PX = 6
 """A click so near to the ink of a text has found it, in screen pixels."""
@@ -64,14 +65,16 @@ class ReadImage(NamedTuple):
             text: A text on the image.
 
         Returns:
-            Its ink and a little around it, in pixels of the model-input image.
+            The element that it names, or its ink and a little around it, in pixels of the model-input image.
         """
         height, width = self.image.shape[:2]
-        x0, y0, x1, y1 = self._around(text)
+        x0, y0, x1, y1 = self._click_box(text)
         across, down = width / self.screen_wh[0], height / self.screen_wh[1]
         return x0 * across, y0 * down, x1 * across, y1 * down
 
-    def _around(self, text: PlacedText) -> tuple[int, int, int, int]:
+    def _click_box(self, text: PlacedText) -> ScreenBox:
+        if text.click_box is not None:
+            return text.click_box
         x0, y0, x1, y1 = text.box
         width, height = self.screen_wh
         near = AROUND_TEXT_PX
@@ -85,21 +88,24 @@ class ReadImage(NamedTuple):
             random: Source of randomness.
 
         Returns:
-            The texts of the page, as elements that are a little larger than their ink.
+            The texts of the page, as elements.
         """
         if not self.is_page:
             return []
         found = []
         for text in self.texts:
             if text.text in sentences:
-                x0, y0, x1, y1 = self._around(text)
+                x0, y0, x1, y1 = self._click_box(text)
                 element = A11yElement(role="label", name=text.text, x=x0, y=y0, w=x1 - x0, h=y1 - y0)
                 found.append(NamedElement(text.text, random.choice(sentences[text.text]), element, by_text=True))
         return found
 
 
 class _Part(NamedTuple):
-    """Where a text is: index of the image, of the token, of the part of the token, and of the text."""
+    """Where a text is: index of the image, of the token, of the part of the token, and of the text.
+
+    Parts are counted twice: the first P are for the middles of texts, the next P for the middles of the elements that the texts name.
+    """
 
     image: int
     token: int
@@ -187,12 +193,13 @@ class Reading:
         self._loaded, self._compute, self._config, self._images = loaded, compute, config, images
         self._measured = [images.of_screen(*screenshot) for screenshot in measured]
         self._text_index = {text: index for index, text in enumerate(images.texts)}
-        self._merge: int = loaded.processor.image_processor.merge_size
-        self._patch: int = loaded.processor.image_processor.patch_size
+        merge: int = loaded.processor.image_processor.merge_size
+        self._cell_px: int = merge * loaded.processor.image_processor.patch_size
+        self._side = merge if head is None else max(merge, head.offset_parts)
         self._tower = loaded.model.model.visual
         tokenizer = loaded.processor.tokenizer
         token_ids_W = [list(tokenizer(text, add_special_tokens=False).input_ids) for text in images.texts]
-        self.scores = TextScores(loaded.model.get_input_embeddings(), token_ids_W, self._merge**2)
+        self.scores = TextScores(loaded.model.get_input_embeddings(), token_ids_W, 2 * self._side**2)
         self._head = head
         self._pointers = torch.nn.Linear(self._tower.config.out_hidden_size, self._tower.config.out_hidden_size)
         with torch.no_grad():
@@ -298,13 +305,11 @@ class Reading:
 
     def _pointing_loss(self, head: HeadLearner, images: Sequence[ReadImage], features_BND: Tensor) -> Tensor:
         """The head's divergence from the places of texts, for pointers that are made of their embeddings."""
-        height, width = images[0].image.shape[:2]
-        cell_px = self._patch * self._merge
         pointers_WD = self._pointers(self.scores.directions())
         texts_B = [[text for text in one.texts if text.text in self._text_index] for one in images]
         shown = [index for index, texts in enumerate(texts_B) if texts]
         return head.loss_of_states(
-            PatchGrid(width // cell_px, height // cell_px, (width, height)),
+            self._grid(images[0]),
             features_BND[shown],
             [pointers_WD[[self._text_index[text.text] for text in texts_B[index]]] for index in shown],
             [[images[index].input_box(text) for text in texts_B[index]] for index in shown],
@@ -323,8 +328,10 @@ class Reading:
             with torch.no_grad():
                 images = self._measured[start : start + self._config.batch_size]
                 logits_BNPW, parts = self.scores.score(self._features(images)), self._all_parts(images)
-            best_BW = logits_BNPW.flatten(1, 2).argmax(dim=1).tolist()
-            right = {(part.image, part.text, part.token * self._merge**2 + part.part) for part in parts}
+            count = self._side**2
+            parts = [part for part in parts if part.part < count]
+            best_BW = logits_BNPW[:, :, :count].flatten(1, 2).argmax(dim=1).tolist()
+            right = {(part.image, part.text, part.token * count + part.part) for part in parts}
             hits += [(part.image, part.text, best_BW[part.image][part.text]) in right for part in parts]
         return sum(hits) / len(hits) if hits else math.nan
 
@@ -342,16 +349,20 @@ class Reading:
         return [part for index, one in enumerate(images) for part in self._parts(index, one)]
 
     def _parts(self, index: int, one: ReadImage) -> list[_Part]:
-        height, width = one.image.shape[:2]
-        columns, rows = width // self._patch, height // self._patch
+        side, columns = self._side, self._grid(one).columns
+        fine = self._grid(one).split(side)
         found = []
         for text in one.texts:
             if text.text not in self._text_index:
                 continue
-            x0, y0, x1, y1 = text.box
-            column = min(int((x0 + x1) / 2 * columns / one.screen_wh[0]), columns - 1)
-            row = min(int((y0 + y1) / 2 * rows / one.screen_wh[1]), rows - 1)
-            token = row // self._merge * (columns // self._merge) + column // self._merge
-            part = row % self._merge * self._merge + column % self._merge
-            found.append(_Part(index, token, part, self._text_index[text.text]))
+            for of_kind, (x0, y0, x1, y1) in enumerate((text.box, text.click_box or text.box)):
+                column = min(int((x0 + x1) / 2 * fine.columns / one.screen_wh[0]), fine.columns - 1)
+                row = min(int((y0 + y1) / 2 * fine.rows / one.screen_wh[1]), fine.rows - 1)
+                token, part = row // side * columns + column // side, row % side * side + column % side
+                found.append(_Part(index, token, of_kind * side**2 + part, self._text_index[text.text]))
         return found
+
+    def _grid(self, one: ReadImage) -> PatchGrid:
+        """The image tokens of an image."""
+        height, width = one.image.shape[:2]
+        return PatchGrid(width // self._cell_px, height // self._cell_px, (width, height))

@@ -21,7 +21,8 @@ from dart_agent.errors import StoreError
 from dart_envs.actions import action_from_dict
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.observations.annotated_screens import image_of
-from dart_envs.tasks.screen_names import WINDOW_ROLES
+from dart_envs.tasks import load_suite
+from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
 from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
@@ -96,6 +97,19 @@ class Shift:
         if action is None or action.x is None or action.y is None:
             return action
         return replace(action, x=action.x + self.dx, y=action.y + self.dy)
+
+
+def name_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:
+    """Name the elements of a screen as the instructions of its suite do.
+
+    Args:
+        screen: The screen.
+
+    Returns:
+        The named elements; none where the suite has no names.
+    """
+    names = load_suite(screen.task_id.split("/", 1)[0]).screen_names
+    return () if names is None else names.name_elements(screen.elements)
 
 
 def read_screens(directory: Path) -> list[AnnotatedScreen]:

@@ -1,10 +1,10 @@
 """Where on an image a text is, scored by what the language model takes the text for.
 
-Role: `TextScores` scores every text at every part of every image token: s · (M_p f) · √D e / |e| + b, where f is the token's feature, e the
-mean of the embeddings of the text's tokens, and M_p a matrix for each part of a token. Rule: the texts are known by the embeddings of the
+Role: `TextScores` scores every text at every place of every image token: s · (M_p f) · √D e / |e| + b, where f is the token's feature, e
+the mean of the embeddings of the text's tokens, and M_p a matrix for each place. Rule: the texts are known by the embeddings of the
 language model, which are trained with the tower. So a word of an instruction and the image token that shows it become alike, and the policy
-finds one from the other; what else is learned here is thrown away. Non-goals: the loss (`dart_train.warmup.reading`).
-Axes: B images, N tokens of an image, D hidden size, P parts of a token (its patches), W texts.
+finds one from the other; what else is learned here is thrown away. Non-goals: the loss, and what a place is (`dart_train.warmup.reading`).
+Axes: B images, N tokens of an image, D hidden size, P places of a token, W texts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NO_TEXT_LOGIT = -4.0
-"""What the scores begin with: nearly every part of nearly every token shows no text."""
+"""What the scores begin with: nearly every place of nearly every token shows no text."""
 MAP_NOISE = 0.02
-"""Standard deviation by which the matrices of the parts begin apart."""
+"""Standard deviation by which the matrices of the places begin apart."""
 
 
 class TextScores:
@@ -28,22 +28,22 @@ class TextScores:
     Args:
         embedding: The embedding of the language model's tokens.
         token_ids_W: Token ids of each text.
-        parts: P.
+        places: P.
     """
 
-    def __init__(self, embedding: Any, token_ids_W: Sequence[Sequence[int]], parts: int) -> None:
+    def __init__(self, embedding: Any, token_ids_W: Sequence[Sequence[int]], places: int) -> None:
         import torch
 
         width, device = embedding.weight.shape[1], embedding.weight.device
         self.embedding = embedding
         self._token_ids_W = [torch.tensor(ids, device=device) for ids in token_ids_W]
-        self._parts = parts
-        self._maps = torch.nn.Linear(width, parts * width, bias=False).to(device)
+        self._places = places
+        self._maps = torch.nn.Linear(width, places * width, bias=False).to(device)
         with torch.no_grad():
-            noise = torch.randn(parts * width, width, device=device)
-            self._maps.weight.copy_(torch.eye(width, device=device).repeat(parts, 1) + MAP_NOISE * noise)
+            noise = torch.randn(places * width, width, device=device)
+            self._maps.weight.copy_(torch.eye(width, device=device).repeat(places, 1) + MAP_NOISE * noise)
         self._scale = torch.nn.Parameter(torch.ones((), device=device))
-        self._bias_PW = torch.nn.Parameter(torch.full((parts, len(token_ids_W)), NO_TEXT_LOGIT, device=device))
+        self._bias_PW = torch.nn.Parameter(torch.full((places, len(token_ids_W)), NO_TEXT_LOGIT, device=device))
 
     def parameters(self) -> Iterator[Any]:
         """What is trained here besides the embedding.
@@ -74,6 +74,6 @@ class TextScores:
             Logits [B, N, P, W].
         """
         texts_WD = self.directions()
-        mapped_BNPD = self._maps(features_BND).unflatten(-1, (self._parts, -1))
+        mapped_BNPD = self._maps(features_BND).unflatten(-1, (self._places, -1))
         logits_BNPW: Tensor = self._scale * (mapped_BNPD @ texts_WD.T) + self._bias_PW
         return logits_BNPW

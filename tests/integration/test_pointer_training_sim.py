@@ -169,4 +169,4 @@ def test_text_and_head_are_trained_and_every_version_acts(place: Path, engine: s
         assert json.loads((run / "served" / "rollout-transformers.json").read_text()) == {"version": UPDATES}
     first, last = (load_grounding_model(path).head for path in (place / "model", run / "weights" / f"v{UPDATES}"))
     assert not torch.equal(first.projection_dec[0].weight, last.projection_dec[0].weight)
-    assert not torch.equal(first.offset[2].weight, last.offset[2].weight)
+    assert not torch.equal(first.offset.key.weight, last.offset.key.weight)

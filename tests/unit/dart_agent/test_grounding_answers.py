@@ -81,7 +81,7 @@ def random_output(parts: int = 3) -> tuple[ActionHead, QuestionOutput]:
     torch.manual_seed(2)
     head = ActionHead(16, parts).double().eval()
     if head.offset is not None:
-        torch.nn.init.normal_(head.offset[2].weight)
+        torch.nn.init.normal_(head.offset.key.weight)
     context, pointers = torch.randn(8, 16).double(), torch.randn(2, 16).double()
     return head, QuestionOutput(GRID, head.attend(context, pointers) * 5, context, pointers)
 
@@ -141,7 +141,7 @@ def test_log_probs_are_recomputed_exactly_with_gradients(tmp_path: Path) -> None
     again.backward()
     assert model.head.offset is not None
     for weight in (
-        model.head.offset[2].weight,
+        model.head.offset.key.weight,
         model.head.projection_enc[0].weight,
         model.backbone.get_input_embeddings().weight,
     ):

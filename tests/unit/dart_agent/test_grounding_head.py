@@ -77,6 +77,27 @@ def test_offsets_are_uniform_before_training() -> None:
     assert float(logits.detach().abs().max()) == 0
     with pytest.raises(ValueError, match="no offsets"):
         ActionHead(32).offset_logits(torch.randn(1, 32), torch.randn(1, 32))
+    with pytest.raises(ValueError, match="no offsets"):
+        ActionHead(32).all_offset_logits(torch.randn(1, 32), torch.randn(1, 32))
+
+
+def test_offsets_are_the_product_of_a_key_for_each_part_and_a_query() -> None:
+    torch.manual_seed(0)
+    head = ActionHead(136, offset_parts=2).double()
+    assert head.offset is not None
+    torch.nn.init.normal_(head.offset.key.weight)
+    torch.nn.init.normal_(head.offset.key.bias)
+    context, pointers = torch.randn(3, 136).double(), torch.randn(3, 136).double()
+    found = head.offset_logits(context, pointers)
+    for row in range(3):
+        query = head.offset.query.weight @ head.projection_dec(pointers[row])
+        for part in range(4):
+            lines = slice(128 * part, 128 * (part + 1))
+            key = head.offset.key.weight[lines] @ context[row] + head.offset.key.bias[lines]
+            assert float(found[row, part].detach()) == pytest.approx(float((key @ query).detach()) / 128**0.5)
+    every_KMP = head.all_offset_logits(context, pointers)
+    assert every_KMP.shape == (3, 3, 4)
+    assert torch.allclose(every_KMP[range(3), range(3)], found, atol=1e-12)
 
 
 def test_head_refuses_a_size_that_its_heads_do_not_divide() -> None:

@@ -59,22 +59,34 @@ def test_loss_and_gradient_equal_the_formula_in_float64() -> None:
     assert np.allclose(gradient.numpy(), by_hand, atol=1e-12)
 
 
-def test_offset_loss_is_zero_at_the_target_and_weighted_by_cell() -> None:
+def test_offset_loss_is_the_divergence_over_the_parts_of_all_cells() -> None:
     head = ActionHead(16, offset_parts=2).double()
     targets = [target(16, 0, 64, 32)]  # the right half of cell 0, all of cell 1
     labels = torch.from_numpy(token_targets(GRID, targets))
     offsets = torch.from_numpy(offset_targets(GRID, targets, 2))
     output = QuestionOutput(GRID, torch.zeros(1, 8).double(), torch.randn(8, 16).double(), torch.randn(1, 16).double())
     loss = float(offset_loss(head, output, labels, offsets).detach())
-    assert loss == pytest.approx(
-        0.5 * math.log(2) + 0.5 * 0
-    )  # a new head is uniform: right in cell 1, off by one bit in cell 0
+    wanted = [1 / 4] * 2 + [1 / 8] * 4  # two parts of cell 0, four of cell 1
+    assert loss == pytest.approx(sum(p * math.log(p * 32) for p in wanted))  # a new head is uniform over 32 parts
+
+
+def test_an_exact_distribution_over_parts_has_the_loss_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = ActionHead(16, offset_parts=2).double()
+    targets = [target(16, 0, 64, 32), target(0, 0, 128, 64)]
+    labels, offsets = (
+        torch.from_numpy(token_targets(GRID, targets)),
+        torch.from_numpy(offset_targets(GRID, targets, 2)),
+    )
+    exact = (labels[:, :, None] * offsets).clamp(min=1e-300).log()
+    monkeypatch.setattr(ActionHead, "all_offset_logits", lambda *_: exact)
+    output = QuestionOutput(GRID, torch.zeros(2, 8).double(), torch.randn(8, 16).double(), torch.randn(2, 16).double())
+    assert float(offset_loss(head, output, labels, offsets)) == pytest.approx(0, abs=1e-7)
 
 
 def test_images_in_one_go_are_images_one_by_one() -> None:
     torch.manual_seed(0)
     head = ActionHead(16, offset_parts=2).double().eval()
-    torch.nn.init.normal_(head.offset[2].weight)
+    torch.nn.init.normal_(head.offset.key.weight)
     visual_BMD = torch.randn(2, 8, 16).double()
     pointers_B = [torch.randn(count, 16).double() for count in (1, 3)]
     targets_B = [[target(16, 0, 64, 32)], [target(0, 0, 128, 64), target(96, 32, 128, 64), target(40, 8, 70, 50)]]

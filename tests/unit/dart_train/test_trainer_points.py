@@ -40,7 +40,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = small_model("qwen3_vl", root, offset_parts=2)
     torch.manual_seed(3)
     assert model.head.offset is not None
-    torch.nn.init.normal_(model.head.offset[2].weight, std=0.3)
+    torch.nn.init.normal_(model.head.offset.key.weight, std=0.3)
     model.save(root / "model")
     return root / "model"
 
@@ -132,7 +132,9 @@ def point_logprob(model: GroundingModel, image: Any, target: PointedTarget) -> t
     query = head.projection_dec(found.pointers_KD[0])
     scores = head.projection_enc(found.context_MD) @ query / math.sqrt(query.shape[0]) / TEMPERATURE
     assert head.offset is not None
-    parts = head.offset(torch.cat([found.context_MD[target.cell], query])) / TEMPERATURE
+    keys = head.offset.key(found.context_MD[target.cell]).reshape(4, -1)
+    asked = head.offset.query(query)
+    parts = keys @ asked / math.sqrt(asked.shape[0]) / TEMPERATURE
     return torch.log_softmax(scores, 0)[target.cell] + torch.log_softmax(parts, 0)[target.part]
 
 
@@ -157,7 +159,9 @@ def test_loss_and_gradients_are_those_of_a_float64_reference(
         if wanted[name].grad is not None:
             assert torch.allclose(parameter.grad.double(), wanted[name].grad, atol=1e-4 * largest, rtol=1e-3), name
     reached = {name for name in ours if name.startswith(HEAD_PREFIX) and bool((wanted[name].grad != 0).any())}
-    assert {f"{HEAD_PREFIX}{part}.weight" for part in ("projection_enc.0", "projection_dec.0", "offset.2")} <= reached
+    assert {
+        f"{HEAD_PREFIX}{part}.weight" for part in ("projection_enc.0", "projection_dec.0", "offset.key", "offset.query")
+    } <= reached
 
 
 def test_a_train_step_changes_the_head_and_publishes_it(
@@ -174,7 +178,7 @@ def test_a_train_step_changes_the_head_and_publishes_it(
     published = load_grounding_model(tmp_path / "v1").head.state_dict()
     after = {name: each.detach() for name, each in trainer._policy.trained().items()}
     assert all(torch.equal(after[HEAD_PREFIX + name], value) for name, value in published.items())
-    assert not torch.equal(before[f"{HEAD_PREFIX}offset.2.weight"], after[f"{HEAD_PREFIX}offset.2.weight"])
+    assert not torch.equal(before[f"{HEAD_PREFIX}offset.key.weight"], after[f"{HEAD_PREFIX}offset.key.weight"])
 
 
 def test_stale_points_are_not_trained_on(loaded: PointingModel, images: ImageStore) -> None:

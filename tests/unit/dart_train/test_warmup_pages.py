@@ -20,7 +20,9 @@ from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.fit import _WarmStartTrainer
+from dart_train.warmup.optimisation import SLOW_RATE, set_rate
 from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
+from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.reading import AROUND_TEXT_PX, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
 from dart_train.warmup.text_scores import NO_TEXT_LOGIT, TextScores
@@ -165,8 +167,73 @@ def test_a_text_belongs_to_the_part_of_the_token_that_its_middle_lies_on(loaded:
         (row,) = torch.nonzero((before != after).any(dim=1)).flatten().tolist()
         middle = (round(x * 2.5), round(y * 2.5))
         text = PlacedText("Moon", (middle[0] - 5, middle[1] - 4, middle[0] + 5, middle[1] + 4))
-        (part,) = reader._parts(7, ReadImage(marked, [text], (640, 400), is_page=True))
-        assert (part.image, part.token * 4 + part.part, part.text) == (7, row, 1)
+        read, named = reader._parts(7, ReadImage(marked, [text], (640, 400), is_page=True))
+        assert (read.image, read.token * 4 + read.part, read.text) == (7, row, 1)
+        assert named == read._replace(part=read.part + 4), "a text names itself where no element is beside it"
+
+
+def test_with_an_action_head_places_are_as_fine_as_its_offsets(start_model: Path, tmp_path: Path) -> None:
+    chosen = config(tmp_path, start_model, pointer=True, offset_parts=4)
+    pointing = load_with_head(chosen)
+    compute = ComputeDevice.resolve("cpu", "float32")
+    reader = Reading(pointing, compute, ReadImages(screenshots(), shrink), [], chosen, HeadLearner(pointing, compute))
+    # The text's middle is (80, 40) in the input of 256 x 160: token (2, 1), part (2, 1). That of its box is (50, 44): token (1, 1).
+    text = PlacedText("Moon", (190, 95, 210, 105), (100, 100, 150, 120))
+    image = ReadImage(np.zeros((160, 256, 3), np.uint8), [text], (640, 400), is_page=True)
+    assert reader._parts(0, image) == [(0, 10, 4 * 1 + 2, 1), (0, 9, 16 + 4 * 1 + 2, 1)]
+    assert image.input_box(text) == (40, 40, 60, 48)
+
+
+def ticked(x: int, y: int) -> list[A11yElement]:
+    """A dialog whose rows are a box and a text."""
+    rows = [
+        [
+            element("table cell", "", x, y + 40 + 32 * i, 60, 30),
+            element("table cell", word, x + 60, y + 40 + 32 * i, 150, 30),
+        ]
+        for i, word in enumerate(WORDS)
+    ]
+    return [element("dialog", "List", x, y, 250, 200), *(cell for row in rows for cell in row)]
+
+
+def test_a_text_that_names_the_box_beside_it_is_cut_out_with_the_box() -> None:
+    elements = ticked(100, 60)
+    found = find_texts(draw(elements), screen(elements))
+    assert [text.click_box for text in found] == [(100, 100 + 32 * i, 160, 130 + 32 * i) for i in range(len(WORDS))]
+    dialogs = [ticked(40 + 20 * number, 10 * number) for number in range(MIN_CUTTINGS)]
+    writer = PageWriter((draw(one), find_texts(draw(one), screen(one))) for one in dialogs)
+    page, texts = writer.write(Random(3))
+    for text in texts:
+        assert text.click_box is not None
+        x0, y0, x1, y1 = text.click_box
+        assert (x1 - x0, y1 - y0) == (60, 30)
+        assert x1 < text.box[0] < x1 + 12
+        assert y0 < text.box[1] < text.box[3] < y1
+        assert len(np.unique(page[y0:y1, x0:x1].reshape(-1, 3), axis=0)) == 1, "the box is empty and whole"
+    image = ReadImage(page, texts, (640, 400), is_page=True)
+    (part, *_) = image.named_elements({texts[0].text: ["Tick it."]}, Random(0))
+    assert (part.element.x, part.element.y, part.element.w, part.element.h) == (*texts[0].click_box[:2], 60, 30)
+
+
+def test_a_text_of_two_boxes_names_none_of_them() -> None:
+    once, twice = ticked(20, 10), [*ticked(20, 10), *ticked(320, 10)]
+    assert all(text.click_box for text in find_texts(draw(once), screen(once)))
+    assert not any(text.click_box for text in find_texts(draw(twice), screen(twice)))
+
+
+def test_the_tower_changes_slowly_once_it_reads(
+    tmp_path: Path, start_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path / "screens", 14)
+    chosen = config(tmp_path, start_model)
+    trainer = _WarmStartTrainer(chosen, load_model(str(start_model)), lambda line: None)
+    assert {group["rate_share"] for group in trainer.optimizer.param_groups} == {1.0}
+    trainer._learn_to_read()
+    tower = {id(parameter) for parameter in trainer.model.model.visual.parameters()}
+    for group in trainer.optimizer.param_groups:
+        assert {id(one) in tower for one in group["params"]} == {group["rate_share"] == SLOW_RATE}
+    set_rate(trainer.optimizer, 0.5, 0, 0.0, chosen)
+    assert {group["lr"] for group in trainer.optimizer.param_groups} == {0.5, 0.5 * SLOW_RATE}
 
 
 def test_some_images_are_screens_whose_windows_and_texts_are_moved_together() -> None:
@@ -206,7 +273,7 @@ def test_reading_trains_the_vision_tower_and_the_words_of_texts_alone(loaded: Lo
 def test_texts_are_scored_by_the_embeddings_of_their_tokens() -> None:
     torch.manual_seed(0)
     embedding = torch.nn.Embedding(5, 8)
-    scores = TextScores(embedding, [[2], [1, 4]], parts=3)
+    scores = TextScores(embedding, [[2], [1, 4]], places=3)
     features_BND = torch.randn(2, 6, 8)
     logits_BNPW = scores.score(features_BND)
     assert logits_BNPW.shape == (2, 6, 3, 2)
