@@ -264,7 +264,8 @@ class _WarmStartTrainer:
             if self.head is None:
                 losses.append(self._answer_loss(images, [builder.element_queries(parts) for parts in parts_B]))
             else:
-                losses.append(self.head.loss(images, [builder.element_questions(parts) for parts in parts_B]))
+                questions_B = [builder.element_questions(parts) for parts in parts_B]
+                losses.append(self.head.loss(images, questions_B, reading.text_states()))
         return losses
 
     def _head_loss(self, head: HeadLearner, count: int) -> Tensor:
@@ -276,7 +277,7 @@ class _WarmStartTrainer:
                 images.append(variant.image)
                 asked = min(len(variant.head), self.config.queries_per_image)
                 questions_B.append(self.random.sample(variant.head, asked))
-        return head.loss(images, questions_B)
+        return head.loss(images, questions_B, None if self.reading is None else self.reading.text_states())
 
     def _example(self, screen: AnnotatedScreen) -> tuple[RgbImage, list[Query]]:
         variant = self._augmented_screen(screen)
@@ -390,7 +391,9 @@ class _WarmStartTrainer:
         if self.head is not None and pointed:
             hits["grounding"] = self.head.hits(*zip(*pointed, strict=True))
             asked = [question for _, questions in pointed for question in questions]
-            hits["text"] = [hit for hit, question in zip(hits["grounding"], asked, strict=True) if question.by_text]
+            hits["text"] = [
+                hit for hit, question in zip(hits["grounding"], asked, strict=True) if question.text is not None
+            ]
         if queries_B:
             with torch.no_grad():
                 logits_MV, _ = self._forward(images, self.packer.pack(queries_B))

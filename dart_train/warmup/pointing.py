@@ -8,7 +8,7 @@ Non-goals: the loop (`dart_train.warmup.fit`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
@@ -67,28 +67,41 @@ class HeadLearner:
         self._model.head.to(compute.device).eval()
         self._compute = compute
 
-    def loss(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> Tensor:
+    def loss(
+        self,
+        images: Sequence[RgbImage],
+        questions_B: Sequence[Sequence[HeadQuestion]],
+        text_states: Mapping[str, Tensor] | None = None,
+    ) -> Tensor:
         """Compute the mean divergence of the head from the boxes (`dart_train.grounding.losses`); cells count by their covered share.
 
         Args:
             images: Model-input images.
             questions_B: At least one question about each.
+            text_states: Hidden states [D] of a pointer token for which the head finds a text; the language model learns to give them.
 
         Returns:
-            Nats; a scalar with its gradient.
+            Nats; a scalar with its gradient. With `text_states` the mean squared distance from them, relative to their size, is added.
         """
         import torch
 
         outputs_B = self._ask(images, questions_B)
         outputs = [found for outputs in outputs_B for found in outputs]
-        return self._loss(
+        questions = [question for questions in questions_B for question in questions]
+        pointers_KD = torch.cat([found.pointers_KD for found in outputs])
+        loss = self._loss(
             outputs[0].grid,
             torch.cat([found.logits_KM for found in outputs]),
             torch.stack([outputs[0].context_MD for outputs in outputs_B]),
-            torch.cat([found.pointers_KD for found in outputs]),
+            pointers_KD,
             torch.tensor([image for image, outputs in enumerate(outputs_B) for _ in outputs]),
-            [question.box for questions in questions_B for question in questions],
+            [question.box for question in questions],
         )
+        known = [index for index, question in enumerate(questions) if question.text in (text_states or {})]
+        if not text_states or not known:
+            return loss
+        wanted_KD = torch.stack([text_states[str(questions[index].text)] for index in known])
+        return loss + (pointers_KD[known] - wanted_KD).square().mean() / wanted_KD.square().mean()
 
     def loss_of_states(
         self, grid: PatchGrid, visual_BMD: Tensor, pointers_B: Sequence[Tensor], boxes_B: Sequence[Sequence[Box]]

@@ -61,12 +61,12 @@ class HeadQuestion:
     Attributes:
         instruction: What it is asked.
         box: (x0, y0, x1, y1) of the element, in pixels of the model-input image.
-        by_text: Whether the element is asked for by a text that has to be read.
+        text: The text that names the element and has to be read; None: the element is asked for by its place.
     """
 
     instruction: str
     box: tuple[float, float, float, float]
-    by_text: bool = False
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class QueryBuilder:
             x1, y1 = min(screen_w, element.x + element.w), min(screen_h, element.y + element.h)
             if x0 < x1 and y0 < y1:
                 box = x0 * width / screen_w, y0 * height / screen_h, x1 * width / screen_w, y1 * height / screen_h
-                questions.append(HeadQuestion(head_instruction(part.name), box, part.by_text))
+                questions.append(HeadQuestion(head_instruction(part.name), box, part.name if part.by_text else None))
         return questions
 
     def _named(self, screen: AnnotatedScreen) -> list[NamedElement]:

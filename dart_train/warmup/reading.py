@@ -7,7 +7,7 @@ around texts. The policy's own lessons ask for few texts, and a tower that is tr
 belong to every update after the pages. There the policy is asked for the texts of pages, too: among many texts it pays to find the right
 one.
 An action head learns with the tower where each text is. The text's embedding takes the place of the pointer token's state, so that this
-lesson needs no language model.
+lesson needs no language model. Afterwards the language model learns to give these states (`text_states`).
 Non-goals: making pages (`dart_train.warmup.pages`), the policy's own lessons (`dart_train.warmup.fit`).
 Axes: B images, N tokens of an image, P parts of a token (its patches, or those that an action head tells apart), W texts.
 """
@@ -259,6 +259,15 @@ class Reading:
         """
         yield from self.scores.parameters()
         yield from self._pointers.parameters()
+
+    def text_states(self) -> dict[str, Tensor]:
+        """What stands for the hidden state of a pointer token that points at a text.
+
+        Returns:
+            States [D] by text, without gradients.
+        """
+        states_WD = self._pointers(self.scores.directions()).detach()
+        return dict(zip(self._images.texts, states_WD, strict=True))
 
     def draw_ahead(self, count: int, random: Random) -> Generator[list[ReadImage]]:
         """Draw new images without end, always the next ones while the last ones are learned from; drawing takes half of the time.

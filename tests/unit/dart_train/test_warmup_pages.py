@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
+from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs import tasks
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
@@ -23,6 +24,7 @@ from dart_train.warmup.fit import _WarmStartTrainer
 from dart_train.warmup.optimisation import SLOW_RATE, set_rate
 from dart_train.warmup.pages import MIN_CUTTINGS, PageWriter, PlacedText, find_texts
 from dart_train.warmup.pointing import HeadLearner, load_with_head
+from dart_train.warmup.queries import QueryBuilder
 from dart_train.warmup.reading import AROUND_TEXT_PX, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
 from dart_train.warmup.text_scores import NO_TEXT_LOGIT, TextScores
@@ -182,6 +184,33 @@ def test_with_an_action_head_places_are_as_fine_as_its_offsets(start_model: Path
     image = ReadImage(np.zeros((160, 256, 3), np.uint8), [text], (640, 400), is_page=True)
     assert reader._parts(0, image) == [(0, 10, 4 * 1 + 2, 1), (0, 9, 16 + 4 * 1 + 2, 1)]
     assert image.input_box(text) == (40, 40, 60, 48)
+
+
+def test_the_language_model_learns_the_states_for_which_the_head_finds_texts(start_model: Path, tmp_path: Path) -> None:
+    chosen = config(tmp_path, start_model, pointer=True)
+    pointing = load_with_head(chosen)
+    compute = ComputeDevice.resolve("cpu", "float32")
+    learner = HeadLearner(pointing, compute)
+    reader = Reading(pointing, compute, ReadImages(screenshots(), shrink), [], chosen, learner)
+    states = reader.text_states()
+    assert sorted(states) == sorted(WORDS)
+    assert not any(state.requires_grad for state in states.values())
+    ((pixels, annotated), *_) = screenshots()
+    image = shrink(pixels)
+    points = PromptBuilder(preset("tiny")).points(pixels, image)
+    builder = QueryBuilder(points, 8, described=True, by_text=True)
+    by_place = [question for question in builder.head_questions(annotated) if question.text is None]
+    (by_text,) = [question for question in builder.head_questions(annotated) if question.text == "Tiger"]
+    questions = [[*by_place[:2], by_text]]
+    untaught = {text: state for text, state in states.items() if text != "Tiger"}
+    with torch.no_grad():
+        (outputs,) = learner._ask([image], questions)
+        distance = (outputs[2].pointers_KD[0] - states["Tiger"]).square().mean() / states["Tiger"].square().mean()
+        alone = float(learner.loss([image], questions))
+        assert float(learner.loss([image], questions, states)) == pytest.approx(alone + float(distance), rel=1e-5)
+        assert float(learner.loss([image], questions, untaught)) == pytest.approx(alone, rel=1e-6)
+        of_places = float(learner.loss([image], [by_place[:2]]))
+        assert float(learner.loss([image], [by_place[:2]], states)) == pytest.approx(of_places, rel=1e-6)
 
 
 def ticked(x: int, y: int) -> list[A11yElement]:
