@@ -190,6 +190,7 @@ class _WarmStartTrainer:
             self._learn_to_read()
         config, began_s = self.config, self.clock.monotonic()
         seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
+        accuracy, reported = {}, -1
         while seen < config.images and self.clock.monotonic() - began_s < config.max_minutes * 60:
             done = max(seen / config.images, (self.clock.monotonic() - began_s) / (config.max_minutes * 60))
             set_rate(self.optimizer, config.learning_rate, update, done, config)
@@ -198,8 +199,9 @@ class _WarmStartTrainer:
             mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
             if seen >= next_report:
                 next_report += config.report_every_images
-                self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
-        accuracy = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
+                accuracy, reported = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s), seen
+        if reported < seen:
+            accuracy = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
         elapsed_s = self.clock.monotonic() - began_s
         return WarmupResult(seen, elapsed_s, mean_loss, accuracy["grounding"], accuracy["demonstration"])
 

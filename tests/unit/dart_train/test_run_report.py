@@ -63,7 +63,10 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
             harness.paths.metrics,
             {"kind": "update", "version": version, "reward_mean": reward, "reward/press_nth": 1.0},
         )
-    append_metrics(harness.paths.metrics, {"kind": "warmup", "images": 8, "loss": 2.0, "grounding_accuracy": 0.5})
+    append_metrics(
+        harness.paths.metrics,
+        {"kind": "warmup", "images": 8, "loss": 2.0, "grounding_accuracy": 0.5, "elapsed_s": 1.0},
+    )
     with harness.paths.metrics.open("a") as torn:
         torn.write('{"kind": "upd')
     await harness.run()
@@ -307,7 +310,8 @@ def test_a_warm_start_that_ran_out_of_time_is_told(
     async def report(self: FakeLauncher) -> None:
         for seen in (1600, images):
             append_metrics(
-                harness.paths.metrics, {"kind": "warmup", "images": seen, "loss": 4.0, "grounding_accuracy": 0.01}
+                harness.paths.metrics,
+                {"kind": "warmup", "images": seen, "loss": 4.0, "grounding_accuracy": 0.01, "elapsed_s": seen},
             )
         await warm_start(self)
 
@@ -416,16 +420,16 @@ async def test_curves_of_a_warm_start_are_those_of_its_last_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = RunHarness(tmp_path, monkeypatch)
-    for pages in (32, 64, 96, 32, 64):
-        append_metrics(harness.paths.metrics, {"kind": "reading", "pages": pages, "reading_accuracy": 0.5})
-    for images, loss in ((8, 3.0), (8, 2.0), (16, 1.0)):
-        append_metrics(
-            harness.paths.metrics, {"kind": "warmup", "images": images, "loss": loss, "grounding_accuracy": 0.5}
-        )
+    for elapsed_s, pages in enumerate((32, 64, 96, 32, 64)):
+        line = {"kind": "reading", "pages": pages, "reading_accuracy": 0.5, "elapsed_s": elapsed_s}
+        append_metrics(harness.paths.metrics, line)
+    for images, loss, elapsed_s in ((8, 3.0, 5.0), (8, 2.0, 4.0), (16, 1.0, 8.0), (16, 0.9, 9.0)):
+        line = {"kind": "warmup", "images": images, "loss": loss, "grounding_accuracy": 0.5, "elapsed_s": elapsed_s}
+        append_metrics(harness.paths.metrics, line)
     await harness.run()
     charts = {chart.title: chart.curves[0] for chart in (await report_of(harness)).charts}
     assert charts["Reading"].x == [32.0, 64.0]
-    assert (charts["Warm start"].x, charts["Warm start"].y) == ([8.0, 16.0], [2.0, 1.0])
+    assert (charts["Warm start"].x, charts["Warm start"].y) == ([8.0, 16.0, 16.0], [2.0, 1.0, 0.9])
 
 
 async def test_a_run_that_trains_nothing_is_evaluated_once_and_trains_on_when_it_may(
