@@ -37,7 +37,7 @@ from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, text_sentences, texts_are_mentioned
-from dart_train.warmup.reading import KEPT_WEIGHT, ReadImage, ReadImages, Reading
+from dart_train.warmup.reading import ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
 if TYPE_CHECKING:
@@ -255,8 +255,7 @@ class _WarmStartTrainer:
     def _page_losses(self, reading: Reading) -> list[Tensor]:
         """What keeps the tower reading, and what asks for texts of pages where instructions name elements by a text."""
         pages = next(self.pages)
-        reading_loss, *losses = reading.losses(pages)
-        losses.append(KEPT_WEIGHT * reading_loss)
+        losses = reading.losses(pages)
         asked = [(page.image, page.named_elements(self.sentences, self.random)) for page in pages]
         images = [image for image, parts in asked if parts]
         if images:

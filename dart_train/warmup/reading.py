@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 SCREEN_FRACTION = 0.25
 """Fraction of the images that are whole screens."""
-KEPT_WEIGHT = 1.0
-"""Weight of reading in the updates after the pages."""
 AROUND_TEXT_PX = 6
 """A click so near to the ink of a text has found it, in screen pixels."""
 
@@ -266,7 +264,10 @@ class Reading:
         Returns:
             States [D] by text, without gradients.
         """
-        states_WD = self._pointers(self.scores.directions()).detach()
+        import torch
+
+        with torch.no_grad():
+            states_WD = self._pointers(self.scores.directions())
         return dict(zip(self._images.texts, states_WD, strict=True))
 
     def draw_ahead(self, count: int, random: Random) -> Generator[list[ReadImage]]:
