@@ -1,8 +1,8 @@
 """How the instructions of `basics` call the elements of a screen: by their place in their window, or by their text.
 
 Role: names buttons, rows, boxes and fields by their place ("second row", "last button above"), the first three by their text, too
-("Apple"), and the buttons that commit or cancel by their label. Rule: of several windows the upper one is "above" and the lowest one
-"below"; a box has the text of its row. Non-goals: generating tasks.
+("Apple"), files by their text alone, and the buttons that commit or cancel by their label. Rule: of several windows the upper one is
+"above" and the lowest one "below"; a box has the text of its row. Non-goals: generating tasks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement, lies_within
 from dart_server.wire import A11yElement
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-VERBS = {"button": "Press", "row": "Choose", "box": "Tick", "field": "Click"}
+VERBS = {"button": "Press", "row": "Choose", "box": "Tick", "field": "Click", "file": "Open"}
 DIALOG_BUTTONS = frozenset({"OK", "Cancel", "Close", "Apply", "Save", "Open", "Yes", "No"})
 
 
@@ -37,10 +37,7 @@ class BasicsScreenNames:
             inside = [e for e in elements if e is not window and lies_within(e, window)]
             for noun, members in _group_elements(inside):
                 for index, member in enumerate(members):
-                    names = {ORDINALS[index]} if index < len(ORDINALS) else set()
-                    if index == len(members) - 1:
-                        names.add("last")
-                    for name in sorted(names):
+                    for name in _places(index, len(members)) if noun != "file" else []:
                         parts.append(
                             NamedElement(f"{name} {noun}{side}", f"{VERBS[noun]} the {name} {noun}{side}.", member)
                         )
@@ -64,10 +61,24 @@ class BasicsScreenNames:
         return re.search(rf"\b{re.escape(name)}\b(?! (?:above|below)\b)", instruction) is not None
 
 
+def _places(index: int, count: int) -> list[str]:
+    """The words for one place of several, in alphabetical order."""
+    names = {ORDINALS[index]} if index < len(ORDINALS) else set()
+    if index == count - 1:
+        names.add("last")
+    return sorted(names)
+
+
 def _group_elements(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yElement]]]:
-    """Buttons from left to right, rows, boxes and fields from top to bottom."""
+    """Buttons from left to right, rows, boxes, fields and files from top to bottom.
+
+    The list of a file manager has a cell without a name around icon and text of each file; its other cells are neither rows nor boxes.
+    """
     buttons = [e for e in inside if e.role == "push button" and e.name not in DIALOG_BUTTONS]
     cells = [e for e in inside if e.role == "table cell"]
+    files = [cell for cell in cells if cell.name and any(_begins_inside(cell, other) for other in cells)]
+    if files:
+        cells = []
     boxes = [e for e in cells if not e.name] + [e for e in inside if e.role == "check box"]
     rows = [] if boxes else cells
     groups = [
@@ -75,8 +86,14 @@ def _group_elements(inside: Sequence[A11yElement]) -> list[tuple[str, list[A11yE
         ("box", sorted(boxes, key=lambda e: e.y)),
         ("row", sorted(rows, key=lambda e: e.y)),
         ("field", sorted((e for e in inside if e.role == "text"), key=lambda e: e.y)),
+        ("file", sorted(files, key=lambda e: e.y)),
     ]
     return [(noun, members) for noun, members in groups if members]
+
+
+def _begins_inside(cell: A11yElement, outer: A11yElement) -> bool:
+    """Whether a cell begins inside of an unnamed one in its row; its text may be wider."""
+    return not outer.name and cell.y == outer.y and outer.x < cell.x < outer.x + outer.w
 
 
 def _text_of(member: A11yElement, inside: Sequence[A11yElement]) -> str:

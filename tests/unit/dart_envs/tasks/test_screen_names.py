@@ -74,6 +74,28 @@ def test_elements_are_named_by_their_text_too_and_a_box_by_that_of_its_row() -> 
     assert found == [[("Sun", "Press Sun.", 10, 10)], [("Moon", "Tick Moon.", 0, 10), ("Wolf", "Tick Wolf.", 0, 40)]]
 
 
+def test_files_are_named_by_their_text_alone_and_the_other_cells_of_their_list_are_not_named() -> None:
+    names = tasks.load_suite("basics").screen_names
+    assert names is not None
+    files = [
+        element("frame", "Work - Thunar", 0, 0, 400, 200),
+        *(
+            cell
+            for word, y in (("Wolf", 70), ("Moon", 40))
+            for cell in (
+                element("table cell", "", 10, y, 100, 30),
+                element("table cell", "", 10, y, 26, 30),
+                element("table cell", word, 36, y, 81, 30),
+                element("table cell", "40 bytes", 117, y, 98, 30),
+            )
+        ),
+    ]
+    found = [
+        (part.name, part.sentence, part.element.x, part.element.y, part.by_text) for part in names.name_elements(files)
+    ]
+    assert found == [("Moon", "Open Moon.", 36, 40, True), ("Wolf", "Open Wolf.", 36, 70, True)]
+
+
 @pytest.mark.parametrize(
     ("name", "instruction", "mentioned"),
     [
