@@ -36,7 +36,7 @@ from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_optimizer, set_rate
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
-from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, text_sentences, texts_are_mentioned
+from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, mentioned_texts, text_sentences
 from dart_train.warmup.reading import ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
 
@@ -169,7 +169,8 @@ class _WarmStartTrainer:
         self.screens = [screen for screen in everything if screen.task_id not in held_out]
         if not self.screens:
             raise ScreenError(f"too few demonstrations in {config.screens}: some must be left over to measure on")
-        self.by_text = texts_are_mentioned(self.screens)
+        self.mentioned = mentioned_texts(self.screens)
+        self.by_text = bool(self.mentioned)
         self.sentences = text_sentences(self.screens) if self.by_text else {}
         self.imitated = imitated_steps(self.screens, config)
         if self.head is not None and not self.imitated:
@@ -209,7 +210,7 @@ class _WarmStartTrainer:
         known, measured = (
             [(self.pixels[screen.image], screen) for screen in screens] for screens in (self.screens, self.measured)
         )
-        images = ReadImages(known, self.builder.model_image)
+        images = ReadImages(known, self.builder.model_image, self.mentioned)
         self.reading = Reading(self.loaded, self.compute, images, measured, self.config, self.head)
         self.reading.learn(self.clock, self.report)
         count = max(1, self.config.batch_size // 2)

@@ -9,7 +9,7 @@ Non-goals: learning (`dart_train.warmup.reading`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -30,6 +30,8 @@ INK_DIFFERENCE = 150
 MIN_INK_PX = 9
 MARGIN_X_PX, MARGIN_Y_PX = 8, 5
 TEXTS_PER_PAGE = (10, 20)
+OTHER_FRACTION = 0.2
+"""Fraction of the texts of a page that no instruction mentions, such as those of menus, where there are enough of both."""
 PATCHES_PER_PAGE = (1, 4)
 """Rectangles of other colours behind the texts."""
 PLACES_TRIED = 20
@@ -97,12 +99,15 @@ class PageWriter:
 
     Args:
         screens: Screenshots with their texts, all of one size.
+        mentioned: Texts that instructions mention; pages show mostly these.
 
     Attributes:
         texts: The texts that pages show, in alphabetical order; empty where no text is frequent enough.
     """
 
-    def __init__(self, screens: Iterable[tuple[RgbImage, Sequence[PlacedText]]]) -> None:
+    def __init__(
+        self, screens: Iterable[tuple[RgbImage, Sequence[PlacedText]]], mentioned: Collection[str] = ()
+    ) -> None:
         cuttings: dict[str, list[tuple[RgbImage, PlacedText]]] = defaultdict(list)
         self._shape: tuple[int, ...] = ()
         for pixels, texts in screens:
@@ -111,6 +116,8 @@ class PageWriter:
                 cuttings[text.text].append(_cut(pixels, text))
         self._cuttings = {text: cuttings[text] for text in sorted(cuttings) if len(cuttings[text]) >= MIN_CUTTINGS}
         self.texts = tuple(self._cuttings)
+        self._mentioned = [text for text in self.texts if text in mentioned]
+        self._others = [text for text in self.texts if text not in mentioned]
 
     def write(self, random: Random) -> tuple[RgbImage, list[PlacedText]]:
         """Write a page.
@@ -129,7 +136,7 @@ class PageWriter:
             page[y : y + random.randint(1, height), x : x + random.randint(1, width)] = self._some_colour(random)
         taken: list[tuple[int, int, int, int]] = []
         placed = []
-        for name in random.sample(self.texts, min(random.randint(*TEXTS_PER_PAGE), len(self.texts))):
+        for name in self._draw_texts(random):
             pixels, text = random.choice(self._cuttings[name])
             corner = _free_corner(pixels.shape, (width, height), taken, random)
             if corner is None:
@@ -139,6 +146,14 @@ class PageWriter:
             page[y : y + pixels.shape[0], x : x + pixels.shape[1]] = pixels
             placed.append(text.translate(x, y))
         return page, placed
+
+    def _draw_texts(self, random: Random) -> list[str]:
+        """The different texts of a page."""
+        count = min(random.randint(*TEXTS_PER_PAGE), len(self.texts))
+        wanted = sum(random.random() < OTHER_FRACTION for _ in range(count))
+        others = min(max(wanted, count - len(self._mentioned)), len(self._others))
+        drawn = random.sample(self._mentioned, count - others) + random.sample(self._others, others)
+        return random.sample(drawn, count)
 
     def _some_colour(self, random: Random) -> np.ndarray:
         """The colour behind some text, uint8 [3]."""

@@ -1,7 +1,7 @@
 """Questions about an annotated screen, with their correct answers.
 
 Role: makes four kinds of queries of the elements that the screen's suite has names for (`Suite.screen_names`), by their text only where
-an instruction of the suite's recorded tasks does so (`texts_are_mentioned`):
+an instruction of the suite's recorded tasks does so (`mentioned_texts`):
 
     grounding_queries       "Choose the second row."                    thought and click are learnt
     thought_given_queries   the task's instruction, thought given       the click is learnt: where a thought leads
@@ -252,17 +252,20 @@ class QueryBuilder:
         return element.x * across, element.y * down, right * across, bottom * down
 
 
-def texts_are_mentioned(screens: Sequence[AnnotatedScreen]) -> bool:
-    """Say whether an instruction calls an element of its screen by a text that has to be read.
+def mentioned_texts(screens: Sequence[AnnotatedScreen]) -> frozenset[str]:
+    """Collect the texts by which instructions call an element of their screen, so that they have to be read.
 
     Args:
         screens: Screens of recorded tasks.
 
     Returns:
-        True where one does.
+        The texts; none where the instructions name elements by their places.
     """
-    return any(
-        part.by_text and _is_mentioned(part.name, screen) for screen in screens for part in name_elements(screen)
+    return frozenset(
+        part.name
+        for screen in screens
+        for part in name_elements(screen)
+        if part.by_text and _is_mentioned(part.name, screen)
     )
 
 

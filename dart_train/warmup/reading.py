@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,14 +117,20 @@ class ReadImages:
     Args:
         screens: Screenshots.
         model_image: The model-input image of a screenshot.
+        mentioned: Texts that instructions mention; pages show mostly these.
 
     Attributes:
         texts: The texts that are taught.
     """
 
-    def __init__(self, screens: Sequence[Screenshot], model_image: Callable[[RgbImage], RgbImage]) -> None:
+    def __init__(
+        self,
+        screens: Sequence[Screenshot],
+        model_image: Callable[[RgbImage], RgbImage],
+        mentioned: Collection[str] = (),
+    ) -> None:
         self._screens, self._model_image = screens, model_image
-        self._writer = PageWriter((pixels, find_texts(pixels, screen)) for pixels, screen in screens)
+        self._writer = PageWriter(((pixels, find_texts(pixels, screen)) for pixels, screen in screens), mentioned)
         self.texts = self._writer.texts
 
     def draw(self, random: Random) -> ReadImage:

@@ -28,7 +28,7 @@ from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.__main__ import main
 from dart_train.warmup.fit import _WarmStartTrainer, held_out_tasks, imitated_steps
 from dart_train.warmup.packing import NO_LABEL, Packer
-from dart_train.warmup.queries import Query, QueryBuilder, texts_are_mentioned
+from dart_train.warmup.queries import Query, QueryBuilder, mentioned_texts
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, read_screens, shift_windows
 
 torch = pytest.importorskip("torch")
@@ -116,8 +116,8 @@ def test_boxes_are_asked_for_instead_of_the_rows_they_stand_in() -> None:
 
 def test_texts_are_asked_for_only_where_an_instruction_names_one() -> None:
     by_place, named = _screen(), _screen(instruction="Choose Tiger, then press OK.")
-    assert not texts_are_mentioned([by_place])
-    assert texts_are_mentioned([by_place, named])
+    assert mentioned_texts([by_place]) == frozenset()
+    assert mentioned_texts([by_place, named]) == {"Tiger"}
     reading = replace(QUERY_BUILDER, by_text=True)
     added = {q.instruction for q in reading.grounding_queries(named)} - {
         q.instruction for q in QUERY_BUILDER.grounding_queries(named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -150,6 +151,21 @@ def test_a_page_shows_known_texts_and_none_covers_another() -> None:
         ink = page[y0:y1, x0:x1].astype(int)
         assert np.ptp(ink.sum(axis=2)) > 150, f"{text} has no ink"
     assert covered.max() == 1
+
+
+def test_pages_show_mostly_the_texts_that_instructions_mention() -> None:
+    names = [f"Text{number}" for number in range(60)]
+    cutting, one = np.full((20, 40, 3), 255, np.uint8), PlacedText("", (10, 8, 20, 12))
+    writer = PageWriter([(cutting, [replace(one, text=name) for name in names])] * MIN_CUTTINGS, names[:30])
+    drawn = [name for seed in range(200) for name in writer._draw_texts(Random(seed))]
+    assert set(drawn) == set(names)
+    assert 0.15 < sum(name not in names[:30] for name in drawn) / len(drawn) < 0.25
+
+
+@pytest.mark.parametrize("mentioned", [(), WORDS[:1], WORDS])
+def test_a_page_shows_all_texts_where_there_are_few(mentioned: tuple[str, ...]) -> None:
+    _, placed = PageWriter(screens(MIN_CUTTINGS), mentioned).write(Random(3))
+    assert sorted(text.text for text in placed) == sorted(WORDS)
 
 
 def test_rare_texts_are_not_on_pages() -> None:
