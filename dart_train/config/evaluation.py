@@ -1,7 +1,7 @@
 """The recipe's section `eval`: evaluation before and after training.
 
 Role: the schema. Rule: validation variations compare policies of a run, test variations judge the last one and choose nothing. Non-goals:
-the comparison (`dart_train.report.paired_evaluation`).
+the comparison (`dart_train.evaluation.paired_evaluation`).
 """
 
 from __future__ import annotations

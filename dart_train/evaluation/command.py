@@ -10,9 +10,11 @@ import asyncio
 import hashlib
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +44,12 @@ def evaluate_command(
     version: Annotated[
         str, typer.Option("--version", help="number of a version of the run, or best: chosen on validation")
     ] = "best",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", help="evaluate this version of the run, too, and print the gain over it with intervals"
+        ),
+    ] = None,
     split: Annotated[EvaluatedSplit, typer.Option("--split", help="test: held-out families, too")] = (
         EvaluatedSplit.VALIDATION
     ),
@@ -64,8 +72,9 @@ def evaluate_command(
     ] = Path("runs"),
 ) -> None:
     """Evaluate a stored version of a run, or a model, with intervals and pass@k. The same command resumes."""
+    from dart_train.evaluation.comparison import format_gains, paired_gains
     from dart_train.evaluation.results import format_table
-    from dart_train.evaluation.stored import EvaluationRequest, evaluate, version_of_model, version_of_run
+    from dart_train.evaluation.stored import EvaluationRequest, evaluate_versions, version_of_model, version_of_run
     from dart_train.run.orchestrator import Interrupted
     from dart_train.run.waiting import RunFailed
 
@@ -74,11 +83,17 @@ def evaluate_command(
         is_run = paths.resolved_recipe.exists()
         chosen = _recipe(recipe, tuple(overrides or ()), paths if is_run else None)
         if is_run:
-            found = version_of_run(paths, chosen, version)
+            found = [version_of_run(paths, chosen, each) for each in (against, version) if each is not None]
+            if against is not None and found[0].version == found[1].version:
+                raise RecipeError(f"--against {against} is the version that is evaluated: give another one")
+        elif against is not None:
+            raise RecipeError(
+                "--against compares versions of one run: give a run folder, or evaluate both models and use dart-train compare --paired"
+            )
         else:
             model = str(target.resolve() if target.exists() else target)
             name = f"{Path(model).name}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
-            found = version_of_model(model, chosen, runs_dir.resolve() / "evaluations" / name)
+            found = [version_of_model(model, chosen, runs_dir.resolve() / "evaluations" / name)]
         default = chosen.eval.test_episodes or chosen.eval.episodes if split == "test" else chosen.eval.episodes
         request = EvaluationRequest(
             split=split.value,
@@ -87,7 +102,9 @@ def evaluate_command(
             temperature=(0.0 if k == 1 else chosen.rollout.temperature) if temperature is None else temperature,
             repeat_test=again,
         )
-        result = asyncio.run(evaluate(found, request))
+        results = asyncio.run(evaluate_versions(found, request))
+        plain = [each.as_dict() for each in results]
+        gains = paired_gains(*plain) if against is not None else {}
     except RecipeError as error:
         raise wrong_input(str(error)) from None
     except RunFailed as error:
@@ -99,9 +116,14 @@ def evaluate_command(
     except Interrupted:
         print("dart-train: stopped; the same command resumes here.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    print(format_table(result))
+    print("\n\n".join(format_table(each) for each in results))
+    if gains:
+        print(f"\nversion {results[1].version} against version {results[0].version}")
+        print(format_gains(gains))
+        compared = {"version": results[0].version, "gains": {name: asdict(each) for name, each in gains.items()}}
+        plain[-1] = {**plain[-1], "against": compared}
     if json_file is not None:
-        json_file.write_text(json.dumps(result.as_dict(), indent=2) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(plain[-1], indent=2) + "\n", encoding="utf-8")
 
 
 def _recipe(file: Path | None, overrides: tuple[str, ...], run: RunPaths | None) -> Recipe:
@@ -117,27 +139,54 @@ def _recipe(file: Path | None, overrides: tuple[str, ...], run: RunPaths | None)
 
 
 def compare_command(
-    files: Annotated[list[Path], typer.Argument(metavar="RESULT...", help="one result of `dart-train eval` per seed")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RESULT...", help="results of `dart-train eval`: one per seed; with --paired BEFORE AFTER"
+        ),
+    ],
+    paired: Annotated[
+        bool, typer.Option("--paired", help="the gain of the second result over the first, paired by task")
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
 ) -> None:
-    """Average the evaluations of runs that differ in their training seed, with a 95 % interval over seeds."""
-    from dart_train.evaluation.comparison import compare_seeds, read_result
-    from dart_train.evaluation.statistics import SMALL_SAMPLE_SEEDS
+    """Average the evaluations of runs that differ in their training seed, with a 95 % interval over seeds; or pair two of them."""
+    from dart_train.evaluation.comparison import compare_seeds, format_gains, paired_gains, read_result
 
     try:
-        rows = compare_seeds([read_result(file) for file in files])
+        results = [read_result(file) for file in files]
+        if paired and len(results) != 2:
+            raise RecipeError(f"--paired compares two results and got {len(results)}: give BEFORE and AFTER")
+        figures: dict[str, Any]
+        if paired:
+            gains = paired_gains(*results)
+            figures = {"gains": {name: asdict(each) for name, each in gains.items()}}
+            text = format_gains(gains)
+        else:
+            rows = compare_seeds(results)
+            figures = {"seeds": len(files), "rows": rows}
+            text = _seeds_table(rows, len(files))
     except RecipeError as error:
         raise wrong_input(str(error)) from None
-    print(f"mean over {len(files)} training seeds, 95 % interval by Student's t over seeds")
+    print(text)
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def _seeds_table(rows: Sequence[Mapping[str, Any]], seeds: int) -> str:
+    from dart_train.evaluation.statistics import SMALL_SAMPLE_SEEDS
+
+    lines = [f"mean over {seeds} training seeds, 95 % interval by Student's t over seeds"]
     for row in rows:
         interval = "one seed, no interval"
         if row["lower"] is not None:
             interval = f"{100 * row['lower']:.1f} to {100 * row['upper']:.1f} %"
-        print(f"{row['name']:24} {100 * row['mean']:6.1f} %   {interval}")
-    if len(files) < SMALL_SAMPLE_SEEDS:
-        print(f"With fewer than {SMALL_SAMPLE_SEEDS} seeds the interval rests on normally distributed means of seeds.")
-    if json_file is not None:
-        json_file.write_text(json.dumps({"seeds": len(files), "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        lines.append(f"{row['name']:24} {100 * row['mean']:6.1f} %   {interval}")
+    if seeds < SMALL_SAMPLE_SEEDS:
+        lines.append(
+            f"With fewer than {SMALL_SAMPLE_SEEDS} seeds the interval rests on normally distributed means of seeds."
+        )
+    return "\n".join(lines)
 
 
 def export_command(

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec
-from dart_envs.success import SUCCESS_AT
+from dart_envs.success import SUCCESS_AT, count_successes
 from dart_train.evaluation.reward_marks import describe_rewards
 from dart_train.evaluation.statistics import Estimate, pass_rate, success_rate
 
@@ -37,6 +37,7 @@ class ResultRow:
         success: Share of solved episodes over the tasks.
         mean_reward: Mean reward of the episodes, which partial credit raises above the share of solved ones.
         pass_at_k: pass@k by k, as far as tasks have k episodes.
+        solved_by_task: Share of solved episodes by task id.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ResultRow:
     success: Estimate
     mean_reward: float
     pass_at_k: Mapping[int, Estimate]
+    solved_by_task: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ def _row(name: str, episodes: Sequence[EpisodeResult], success_at: float) -> Res
         success,
         fmean(each.reward for each in episodes),
         {k: estimate for k, estimate in found.items() if estimate is not None},
+        {task_id: count_successes(each, success_at) / len(each) for task_id, each in sorted(rewards.items())},
     )
 
 
@@ -218,14 +221,15 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT_FILE}"))]
 
 
-def evaluations_on_test(folder: Path) -> list[str]:
+def evaluations_on_test(folder: Path) -> list[tuple[str, ...]]:
     """Read which evaluations used the test split.
 
     Args:
         folder: Where evaluations of the source are.
 
     Returns:
-        Names of their folders, in the order in which they began.
+        Names of the folders of each use, several where versions were compared, in the order in which they began.
     """
     file = folder / TEST_RECORD
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    names = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return [(each,) if isinstance(each, str) else tuple(each) for each in names]

@@ -1,7 +1,7 @@
 """Intervals of success rates, of pass@k, and of means over training seeds.
 
 Role: pure functions from rewards to an estimate with a two-sided 95 % interval. Rule: the unit is the task; repeats of one task are not
-independent, so they never narrow an interval as more tasks would. Non-goals: paired gains (`dart_train.report.paired_evaluation`), I/O.
+independent, so they never narrow an interval as more tasks would. Non-goals: paired gains (`dart_train.evaluation.paired_evaluation`), I/O.
 
 Sources: the score interval is E. B. Wilson (1927); its use with an effective sample size for clustered data is E. L. Korn and
 B. I. Graubard (1998) and C. Franco et al. (2019); pass@k is arXiv 2107.03374; the cumulative distribution of Student's t with whole degrees

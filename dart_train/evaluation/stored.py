@@ -5,7 +5,7 @@ everything, so that the same evaluation resumes; every evaluation on the test sp
 unless it is asked for. Non-goals: scheduling of episodes (the data manager), formulas (`statistics`).
 
     runs/NAME/evaluations/test-v12-300x1-t0/     a run folder: resolved.json, data.db, logs/ ..., and result.json
-    runs/NAME/evaluations/test-split.json        the evaluations on the test split so far, by name of their folder
+    runs/NAME/evaluations/test-split.json        the uses of the test split so far, by names of their folders
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -315,7 +315,11 @@ def evaluation_phase(recipe: Recipe, request: EvaluationRequest) -> tuple[PhaseS
 
 
 async def evaluate(
-    version: StoredVersion, request: EvaluationRequest, make_run: MakeRun | None = None
+    version: StoredVersion,
+    request: EvaluationRequest,
+    make_run: MakeRun | None = None,
+    *,
+    compared_with: StoredVersion | None = None,
 ) -> StoredEvaluation:
     """Evaluate a version, or continue where an interrupted evaluation stopped.
 
@@ -323,6 +327,7 @@ async def evaluate(
         version: The version.
         request: How.
         make_run: Makes the process that plays the episodes; None: on this host.
+        compared_with: Another version of the same source that is evaluated for a comparison; both are one use of the test split.
 
     Returns:
         The result, which is also in the evaluation's folder.
@@ -337,7 +342,7 @@ async def evaluate(
     paths = RunPaths(version.folder / request.name(version.version))
     with run_lock(RunPaths(version.folder)), run_lock(paths):
         await asyncio.to_thread(check_recipe, recipe, paths)  # it asks the farm on a loop of its own
-        number = _count_test(version, request) if request.split == "test" else None
+        number = _count_test(version, request, compared_with) if request.split == "test" else None
         run = (make_run or _run_here)(recipe, paths, open_run_directory(recipe, paths))
         results = await until_interrupted(run, run.run_evaluation(phase, version.record))
         own = episodes_of(results, version.version)
@@ -370,24 +375,48 @@ async def evaluate(
     return found
 
 
+async def evaluate_versions(versions: Sequence[StoredVersion], request: EvaluationRequest) -> list[StoredEvaluation]:
+    """Evaluate a version, or two of one source that are compared, on this host.
+
+    Args:
+        versions: One or two versions.
+        request: How.
+
+    Returns:
+        Their results, in the same order.
+
+    Raises:
+        RecipeError: As `evaluate`.
+        RunFailed: As `evaluate`.
+        Interrupted: As `evaluate`.
+    """
+    results = []
+    for each in versions:
+        other = next((one for one in versions if one is not each), None)
+        results.append(await evaluate(each, request, compared_with=other))
+    return results
+
+
 def _run_here(recipe: Recipe, paths: RunPaths, state: RunState) -> Run:
     return Run(recipe, paths, state, Progress(Console(stderr=True, highlight=False)))
 
 
-def _count_test(version: StoredVersion, request: EvaluationRequest) -> int:
-    """Count this evaluation on the test split, before anything of it can be seen."""
-    names = evaluations_on_test(version.folder)
-    name = request.name(version.version)
-    if name not in names:
-        before = names[-1] if names else "by the run itself" if version.earlier_tests else None
+def _count_test(version: StoredVersion, request: EvaluationRequest, compared_with: StoredVersion | None) -> int:
+    """Count this use of the test split, before anything of it can be seen."""
+    uses = evaluations_on_test(version.folder)
+    compared = [version] if compared_with is None else [version, compared_with]
+    names = tuple(request.name(each.version) for each in sorted(compared, key=lambda each: each.version))
+    known = next((index for index, use in enumerate(uses) if set(names) <= set(use)), None)
+    if known is None:
+        before = ", ".join(uses[-1]) if uses else "by the run itself" if version.earlier_tests else None
         if before is not None and not request.repeat_test:
             raise RecipeError(
                 f"{version.source} was evaluated on the test split before ({before}), and a second look is no independent test: use "
                 "--split validation, or --again, which counts it in the result"
             )
-        names.append(name)
-        _write(version.folder / TEST_RECORD, names)
-    return version.earlier_tests + names.index(name) + 1
+        known = len(uses)
+        _write(version.folder / TEST_RECORD, [*uses, names])
+    return version.earlier_tests + known + 1
 
 
 def _write(path: Path, content: object) -> None:

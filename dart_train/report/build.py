@@ -1,7 +1,7 @@
 """The content of a report: from the data manager's replies and the metrics file to a `RunReport`.
 
 Role: `build_report` reads a finished or interrupted run. Rule: it reads through the client of the data manager and the metrics file, never
-the database; what an interrupted run lacks is left out. Non-goals: statistics (`dart_train.report.paired_evaluation`), rates
+the database; what an interrupted run lacks is left out. Non-goals: statistics (`dart_train.evaluation.paired_evaluation`), rates
 (`dart_train.report.throughput`), drawing (`dart_train.report.page`).
 """
 
@@ -17,13 +17,13 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
+from dart_train.evaluation.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
 from dart_train.evaluation.results import ResultRow, evaluations_on_test, read_results, result_rows
 from dart_train.evaluation.reward_alarm import alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes, single_source
 from dart_train.report.examples import read_examples
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import Chart, Curve, Example, FailedBatch, MaskedRow, RunReport
-from dart_train.report.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
 from dart_train.report.throughput import (
     episode_lines,
     stage_throughput,

@@ -2,7 +2,7 @@
 
 Role: turns a `RunReport` (plain data that `dart_train.report.build` gathers) into `report/index.html` and `report/result.json`. Rule:
 images are embedded, nothing is loaded from elsewhere, and every number of the page is also in the JSON. Non-goals: database access,
-statistics (`dart_train.report.paired_evaluation`).
+statistics (`dart_train.evaluation.paired_evaluation`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from dart_train.evaluation.paired_evaluation import PairedEvaluation
 from dart_train.evaluation.results import ResultRow
 from dart_train.evaluation.reward_marks import describe_rewards
-from dart_train.report.paired_evaluation import PairedEvaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,10 +42,10 @@ from dart_envs.success import count_successes
 from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import evaluated_during_training
+from dart_train.evaluation.paired_evaluation import PairedEvaluation
 from dart_train.report.build import build_report, read_metrics
 from dart_train.report.learning_signal import describe_learning_signal, since_start
 from dart_train.report.page import RunReport, write_report
-from dart_train.report.paired_evaluation import PairedEvaluation
 from dart_train.run import components, phases, training_components
 from dart_train.run.decisions import stages
 from dart_train.run.decisions.supervision import describe_end

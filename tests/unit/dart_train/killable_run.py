@@ -35,7 +35,7 @@ from dart_train.data_manager.app import create_app
 from dart_train.data_manager.catalog import SuiteCatalog
 from dart_train.data_manager.service import DataManager
 from dart_train.data_manager.store.trajectories import TrajectoryStore
-from dart_train.report.paired_evaluation import PairedEvaluation
+from dart_train.evaluation.paired_evaluation import PairedEvaluation
 from dart_train.run import components, orchestrator
 from dart_train.run.launcher import ComponentSpec, ProcessHandle
 from dart_train.run.orchestrator import Run

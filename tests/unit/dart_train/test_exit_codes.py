@@ -9,7 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dart_train.cli import app
-from dart_train.report.paired_evaluation import PairedEvaluation, compare_evaluations
+from dart_train.evaluation.paired_evaluation import PairedEvaluation, compare_evaluations
 from dart_train.run import orchestrator, preflight
 
 RECIPE = '[run]\nname = "small"\n[tasks]\nfamilies = ["press_nth"]\n[model]\npreset = "tiny"\n'

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from dart_train.report.paired_evaluation import compare_evaluations, gain, tango_interval
+from dart_train.evaluation.paired_evaluation import compare_evaluations, gain, tango_interval
 
 
 def test_gain_of_known_pairs() -> None:

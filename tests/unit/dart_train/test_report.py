@@ -10,10 +10,10 @@ import numpy as np
 
 from dart_agent.data_client.fake_trajectories import fake_trajectory
 from dart_agent.types import Purpose, SamplingParams, WorkItem
+from dart_train.evaluation.paired_evaluation import compare_evaluations
 from dart_train.report import examples
 from dart_train.report.examples import MAX_IMAGE_BYTES, embed_image
 from dart_train.report.page import Chart, Curve, Example, ExampleStep, FailedBatch, RunReport, write_report
-from dart_train.report.paired_evaluation import compare_evaluations
 
 PIXELS = np.full((40, 64, 3), 200, dtype=np.uint8)
 

@@ -22,8 +22,9 @@ from dart_envs.types import EndReason
 from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError
 from dart_train.evaluation import stored
-from dart_train.evaluation.comparison import compare_seeds
+from dart_train.evaluation.comparison import compare_seeds, format_gains, paired_gains
 from dart_train.evaluation.export import export_version
+from dart_train.evaluation.paired_evaluation import tango_interval
 from dart_train.evaluation.results import (
     HELD_OUT,
     INFEASIBLE,
@@ -37,6 +38,7 @@ from dart_train.evaluation.results import (
 from dart_train.evaluation.selection import choose_checkpoint
 from dart_train.evaluation.stored import (
     EvaluationRequest,
+    StoredVersion,
     evaluate,
     evaluation_phase,
     evaluation_recipe,
@@ -83,13 +85,14 @@ async def evaluated(
     request: EvaluationRequest,
     reward: Callable[[WorkItem], float | None] = lambda item: 1.0,
     choice: str = "best",
+    compared_with: StoredVersion | None = None,
 ) -> tuple[StoredEvaluation, RunHarness]:
     version = version_of_run(harness.paths, harness.recipe, choice)
     own = RunHarness(harness.paths.root, monkeypatch)
     own.recipe, own.paths = evaluation_recipe(version), RunPaths(version.folder / request.name(version.version))
     own.reward, own.version = reward, lambda item: version.version
     async with own.launcher() as run:
-        return await evaluate(version, request, lambda *_: run), own
+        return await evaluate(version, request, lambda *_: run, compared_with=compared_with), own
 
 
 async def test_the_best_version_is_tested_with_held_out_families(
@@ -119,10 +122,31 @@ async def test_the_test_split_is_used_once_and_a_second_use_is_counted(
     await evaluated(harness, monkeypatch, TEST)
     with pytest.raises(RecipeError, match=r"before \(test-v2-9x1-t0\)"):
         await evaluated(harness, monkeypatch, TEST, choice="1")
-    assert evaluations_on_test(harness.paths.evaluations) == ["test-v2-9x1-t0"]
+    assert evaluations_on_test(harness.paths.evaluations) == [("test-v2-9x1-t0",)]
     second, _ = await evaluated(harness, monkeypatch, EvaluationRequest("test", 9, repeat_test=True), choice="1")
     assert second.test_number == 2
     assert "number 2 on the test split" in format_table(second)
+
+
+async def test_two_versions_that_are_compared_are_one_use_of_the_test_split(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    old, new = (version_of_run(harness.paths, harness.recipe, choice) for choice in ("0", "best"))
+    before, _ = await evaluated(harness, monkeypatch, TEST, lambda item: 0.0, choice="0", compared_with=new)
+    after, _ = await evaluated(
+        harness, monkeypatch, TEST, lambda item: float("press_nth" in item.task_id), compared_with=old
+    )
+    assert (before.test_number, after.test_number) == (1, 1)
+    assert evaluations_on_test(harness.paths.evaluations) == [("test-v0-9x1-t0", "test-v2-9x1-t0")]
+    gains = paired_gains(before.as_dict(), after.as_dict())
+    assert (gains["press_nth"].before_percent, gains["press_nth"].after_percent) == (0.0, 100.0)
+    assert gains[HELD_OUT].gain_points == 0.0
+    assert gains[TRAINED].episodes + gains[HELD_OUT].episodes == 9
+    again, _ = await evaluated(harness, monkeypatch, TEST)
+    assert again.test_number == 1, "the same episodes are no second look"
+    with pytest.raises(RecipeError, match="before \\(test-v0-9x1-t0, test-v2-9x1-t0\\)"):
+        await evaluated(harness, monkeypatch, TEST, choice="1")
 
 
 async def test_a_finished_evaluation_is_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +244,44 @@ def test_seeds_are_averaged_only_under_equal_conditions() -> None:
         compare_seeds([result_of("a", 0.5), result_of("a", 0.7)])
 
 
+def solved(by_task: dict[str, float], **conditions: Any) -> dict[str, Any]:
+    found = result_of("a", 0.5, **conditions)
+    found["rows"][0]["solved_by_task"] = by_task
+    return found
+
+
+def test_two_results_are_paired_by_the_tasks_that_both_have() -> None:
+    before, after = {f"t{n}": float(n < 4) for n in range(20)}, {f"t{n}": float(n < 14) for n in range(1, 21)}
+    gains = paired_gains(solved(before), solved(after))
+    assert gains[TRAINED].episodes == 19
+    assert gains[TRAINED].gain_points == pytest.approx(100 * 10 / 19)
+    assert gains[TRAINED].gain_lower_points is not None
+    assert gains[TRAINED].gain_lower_points == pytest.approx(100 * tango_interval(10, 0, 19)[0])
+    assert "+52.6" in format_gains(gains)
+    assert paired_gains(solved(before), solved({"other": 1.0})) == {}
+    with pytest.raises(RecipeError, match="max_steps 9 and 3"):
+        paired_gains(solved(before), solved(after, max_steps=9))
+    with pytest.raises(RecipeError, match="does not say which tasks were solved: evaluate it again"):
+        paired_gains(result_of("a", 0.5), solved(after))
+
+
+def test_results_are_paired_by_a_command(tmp_path: Path) -> None:
+    for name, share in (("before", 0.0), ("after", 1.0)):
+        (tmp_path / name).write_text(json.dumps(solved({f"t{n}": share for n in range(9)})), encoding="utf-8")
+    arguments = ["compare", "--paired", str(tmp_path / "before"), str(tmp_path / "after")]
+    told = CliRunner().invoke(app, [*arguments, "--json", str(tmp_path / "gains.json")])
+    assert told.exit_code == 0
+    assert "+100.0" in told.stdout
+    written = json.loads((tmp_path / "gains.json").read_text(encoding="utf-8"))
+    assert written["gains"][TRAINED]["after_percent"] == 100.0
+    refused = CliRunner().invoke(app, arguments[:-1])
+    assert refused.exit_code == EXIT_WRONG_INPUT
+    assert "give BEFORE and AFTER" in refused.stderr
+
+
 def test_commands_refuse_wrong_input_in_one_sentence(tmp_path: Path) -> None:
     for arguments, fix in (
+        (["eval", str(tmp_path), "--recipe", str(DEMO), "--against", "0"], "give a run folder"),
         (["eval", str(tmp_path)], "give --recipe"),
         (["compare", str(tmp_path / "x.json")], "give its result.json"),
     ):
@@ -259,7 +319,7 @@ def test_a_model_is_a_folder_or_a_name_in_the_hugging_face_cache(
     (tmp_path / "link").symlink_to(snapshot)
     seen: list[stored.StoredVersion] = []
 
-    async def evaluate_nothing(version: stored.StoredVersion, request: EvaluationRequest) -> StoredEvaluation:
+    async def evaluate_nothing(version: StoredVersion, *_: object, **__: object) -> StoredEvaluation:
         seen.append(version)
         raise RecipeError("no desktops in this test")
 
