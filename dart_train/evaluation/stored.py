@@ -170,12 +170,12 @@ def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersio
             with Session(run.engine) as session:
                 ntests = sum(first_name(name) == TEST for name in session.scalars(select(PhaseTable.name)))
     except ValueError:
-        raise RecipeError(f"--version {choice} is neither a number nor {BEST}") from None
+        raise RecipeError(f"version {choice} is neither a number nor {BEST}") from None
     except StoreError as error:
         raise RecipeError(str(error)) from None
     if number not in kept:
         raise RecipeError(
-            f"{paths.root} has no version {number} any more; it has {', '.join(map(str, kept)) or 'none'}: give one of them as --version"
+            f"{paths.root} has no version {number} any more; it has {', '.join(map(str, kept)) or 'none'}: give one of them"
         )
     record = kept[number]
     return StoredVersion(
