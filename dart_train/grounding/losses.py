@@ -32,9 +32,21 @@ def attention_loss(logits_KM: Tensor, targets_KM: Tensor) -> Tensor:
     Returns:
         Nats, averaged over the pointer tokens; a scalar.
     """
+    return attention_divergences(logits_KM, targets_KM).mean()
+
+
+def attention_divergences(logits_KM: Tensor, targets_KM: Tensor) -> Tensor:
+    """KL divergence from the target distribution of each pointer token to its attention.
+
+    Args:
+        logits_KM: Logits of the attention.
+        targets_KM: `dart_agent.grounding.labels.token_targets`.
+
+    Returns:
+        Nats [K].
+    """
     log_attention_KM = F.log_softmax(logits_KM, dim=-1)
-    terms_KM = torch.xlogy(targets_KM, targets_KM) - targets_KM * log_attention_KM
-    return terms_KM.sum() / len(logits_KM)
+    return (torch.xlogy(targets_KM, targets_KM) - targets_KM * log_attention_KM).sum(dim=-1)
 
 
 def offset_loss(head: ActionHead, output: QuestionOutput, targets_KM: Tensor, offsets_KMP: Tensor) -> Tensor:
@@ -50,37 +62,38 @@ def offset_loss(head: ActionHead, output: QuestionOutput, targets_KM: Tensor, of
         Nats, averaged over the pointer tokens; a scalar.
     """
     image_K = torch.zeros(len(targets_KM), dtype=torch.long, device=targets_KM.device)
-    return offset_loss_of_images(head, output.context_MD[None], output.pointers_KD, image_K, targets_KM, offsets_KMP)
+    return offset_divergences(
+        head, output.context_MD[None], output.pointers_KD, image_K, targets_KM, offsets_KMP
+    ).mean()
 
 
-def offset_loss_of_images(
+def offset_divergences(
     head: ActionHead, context_BMD: Tensor, pointers_KD: Tensor, image_K: Tensor, targets_KM: Tensor, offsets_KMP: Tensor
 ) -> Tensor:
-    """`offset_loss` for the pointer tokens of several images of one size.
+    """The divergence of `offset_loss` for each pointer token of several images of one size.
 
     Args:
         head: A head with offsets.
         context_BMD: The visual tokens of each image as the head sees them.
         pointers_KD: Hidden states of the pointer tokens.
-        image_K: Index of the image that each of them points at.
+        image_K: Index of the image that each of them points at, ascending.
         targets_KM: Label of each cell.
         offsets_KMP: `dart_agent.grounding.labels.offset_targets`.
 
     Returns:
-        Nats, averaged over the pointer tokens; a scalar.
+        Nats [K].
 
     Raises:
         ValueError: The head has no offsets.
     """
-    terms = []
+    found = []
     for image, context_MD in enumerate(context_BMD):
         of_image_K = image_K == image
-        if not of_image_K.any():
-            continue
-        logits_KMP = head.all_offset_logits(context_MD, pointers_KD[of_image_K])
-        wanted_KMP = targets_KM[of_image_K][:, :, None] * offsets_KMP[of_image_K]
-        terms.append(len(wanted_KMP) * attention_loss(logits_KMP.flatten(1), wanted_KMP.flatten(1)))
-    return torch.stack(terms).sum() / len(targets_KM)
+        if of_image_K.any():
+            logits_KMP = head.all_offset_logits(context_MD, pointers_KD[of_image_K])
+            wanted_KMP = targets_KM[of_image_K][:, :, None] * offsets_KMP[of_image_K]
+            found.append(attention_divergences(logits_KMP.flatten(1), wanted_KMP.flatten(1)))
+    return torch.cat(found)
 
 
 def language_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) -> Tensor:

@@ -146,9 +146,14 @@ def _on_devices(spec: ComponentSpec, train: TrainSection) -> ComponentSpec:
     """The component on the GPUs that train, in as many processes."""
     if train.devices is not None:
         spec = replace(spec, env={**spec.env, "CUDA_VISIBLE_DEVICES": ",".join(map(str, train.devices))})
-    if train.processes == 1:
+    return _in_processes(spec, train.processes)
+
+
+def _in_processes(spec: ComponentSpec, processes: int) -> ComponentSpec:
+    """The component in so many processes that torchrun starts."""
+    if processes == 1:
         return spec
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(train.processes))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
     return replace(spec, argv=(sys.executable, *torchrun, *spec.argv[1:]), stop_grace_s=TORCHRUN_STOP_GRACE_S)
 
 
@@ -243,7 +248,8 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         learning_rate=section.learning_rate,
         max_minutes=section.max_minutes,
     )
-    return python_module("warm-start", "dart_train.warmup", config, paths, restarts=2, threads=section.threads)
+    spec = python_module("warm-start", "dart_train.warmup", config, paths, restarts=2, threads=section.threads)
+    return _in_processes(spec, section.processes)
 
 
 def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:

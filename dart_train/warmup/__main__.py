@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dart_train.trainer.process_start import end_with_torchrun
+from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
 
 
@@ -25,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 for a configuration or input that cannot be used.
     """
+    end_with_torchrun()
     parser = argparse.ArgumentParser(prog="python -m dart_train.warmup")
     parser.add_argument("--config", type=Path, required=True)
     path = parser.parse_args(argv).config
@@ -34,16 +37,19 @@ def main(argv: list[str] | None = None) -> int:
         print(f"warm start: cannot use {path}: {error}", file=sys.stderr)
         return 2
     os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
+    from dart_train.model.device import ComputeDevice
     from dart_train.model.policy_model import ModelNotFoundError
     from dart_train.warmup.fit import warm_start
     from dart_train.warmup.screens import ScreenError
 
+    ranks = Ranks.join(ComputeDevice.resolve(config.device, config.dtype).device)
     try:
-        result = warm_start(config, lambda line: print(line, flush=True))
+        result = warm_start(config, lambda line: print(line, flush=True), ranks)
     except (ScreenError, ModelNotFoundError, FileExistsError) as error:
         print(f"warm start: {error}", file=sys.stderr)
         return 2
-    print(result, flush=True)
+    if ranks.first:
+        print(result, flush=True)
     return 0
 
 

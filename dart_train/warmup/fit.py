@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,20 +32,32 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.weights import write_directory_atomically
+from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
-from dart_train.warmup.optimisation import make_optimizer, set_rate
+from dart_train.warmup.lessons import Lessons
+from dart_train.warmup.optimisation import (
+    make_optimizer,
+    make_update,
+    of_rank,
+    set_rate,
+    share_parameters,
+    sum_of,
+)
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
-from dart_train.warmup.queries import HeadQuestion, Query, QueryBuilder, mentioned_texts, text_sentences
+from dart_train.warmup.queries import HeadQuestion, Query, mentioned_texts, text_sentences
 from dart_train.warmup.reading import ReadImage, ReadImages, Reading
-from dart_train.warmup.screens import AnnotatedScreen, ScreenError, load_pixels, read_screens, shift_windows
+from dart_train.warmup.screens import (
+    AnnotatedScreen,
+    ScreenError,
+    load_pixels,
+    read_screens,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_EVAL_SCREENS = 64
-MAX_CACHED_IMAGES = 4_000
-"""Translated images kept in memory (0.12 MB each at 256x160); resizing a screenshot takes a third as long as training on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +79,18 @@ class WarmupResult:
     imitation_accuracy: float
 
 
-def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], None] | None = None) -> WarmupResult:
+def warm_start(
+    config: WarmupConfig,
+    on_progress: Callable[[Mapping[str, Any]], None] | None = None,
+    ranks: Ranks | None = None,
+) -> WarmupResult:
     """Train version 0 and write it to `config.out_dir`.
 
     Args:
         config: The configuration.
         on_progress: Called with every metric line.
+        ranks: The processes that learn together, each from its part of every batch, and of which the first one measures and writes; None:
+            this one alone.
 
     Returns:
         The result.
@@ -89,8 +107,10 @@ def warm_start(config: WarmupConfig, on_progress: Callable[[Mapping[str, Any]], 
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     loaded = load_with_head(config) if config.pointer else load_model(config.start_model)
-    result = _WarmStartTrainer(config, loaded, on_progress or (lambda line: None)).run()
-    write_directory_atomically(config.out_dir, loaded.save)
+    ranks = ranks or Ranks()
+    result = _WarmStartTrainer(config, loaded, on_progress or (lambda line: None), ranks=ranks).run()
+    if ranks.first:
+        write_directory_atomically(config.out_dir, loaded.save)
     return result
 
 
@@ -131,16 +151,6 @@ def imitated_steps(screens: Sequence[AnnotatedScreen], config: WarmupConfig) -> 
     return {screen.of_step for screen in screens if screen.task_id in imitated}
 
 
-class _AugmentedScreen(NamedTuple):
-    """A screen, possibly translated: the model-input image, and what can be asked about it."""
-
-    image: RgbImage
-    grounding: list[Query]
-    guided: list[Query]
-    demonstrations: list[Query]
-    head: list[HeadQuestion]
-
-
 class _WarmStartTrainer:
     def __init__(
         self,
@@ -148,15 +158,18 @@ class _WarmStartTrainer:
         loaded: LoadedModel,
         report: Callable[[Mapping[str, Any]], None],
         clock: Clock = SYSTEM_CLOCK,
+        ranks: Ranks | None = None,
     ) -> None:
         self.clock = clock
+        self.ranks = ranks or Ranks()
 
         self.config = config
         self.loaded = loaded
         self.compute = ComputeDevice.resolve(config.device, config.dtype, fastest_on_cpu=True)
         self.model = loaded.model.to(self.compute.device).train()
         self.report = report
-        self.random = Random(config.seed)
+        self.random = Random(config.seed if self.ranks.first else of_rank(str(config.seed), self.ranks))
+        self.batch_size = max(1, config.batch_size // self.ranks.size)
         self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
         self.reading: Reading | None = None
         self.pages: Iterator[list[ReadImage]] = iter(())
@@ -178,12 +191,16 @@ class _WarmStartTrainer:
                 "a policy with an action head learns what to say from demonstrations alone: raise warmup.imitated_demos_per_family"
             )
         self.pixels = {screen.image: load_pixels(screen) for screen in everything}
-        self.pool: dict[tuple[str, int], list[_AugmentedScreen]] = defaultdict(list)
+        self.lessons = Lessons(
+            config, self.builder, [(self.pixels[screen.image], screen) for screen in self.screens], self.random,
+            imitated=self.imitated, described=self.head is not None, by_text=self.by_text,
+        )  # fmt: skip
         if self.compute.device == "cpu":
             optimize_vision_for_cpu(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
         self.parameters = [parameter for _, parameter in loaded.named_parameters()]
+        share_parameters(self.parameters, self.ranks)
         self.optimizer = make_optimizer(self.parameters, config.learning_rate, config)
 
     def run(self) -> WarmupResult:
@@ -191,18 +208,19 @@ class _WarmStartTrainer:
             self._learn_to_read()
         config, began_s = self.config, self.clock.monotonic()
         seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
-        accuracy, reported = {}, -1
-        while seen < config.images and self.clock.monotonic() - began_s < config.max_minutes * 60:
-            done = max(seen / config.images, (self.clock.monotonic() - began_s) / (config.max_minutes * 60))
+        accuracy, reported, elapsed_s = {}, -1, 0.0
+        while seen < config.images and elapsed_s < config.max_minutes * 60:
+            done = max(seen / config.images, elapsed_s / (config.max_minutes * 60))
             set_rate(self.optimizer, config.learning_rate, update, done, config)
             loss = self._update()
             seen, update = seen + config.batch_size, update + 1
+            elapsed_s = self.ranks.broadcast(self.clock.monotonic() - began_s)
             mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
             if seen >= next_report:
                 next_report += config.report_every_images
-                accuracy, reported = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s), seen
+                accuracy, reported = self._report_progress(seen, mean_loss, elapsed_s), seen
         if reported < seen:
-            accuracy = self._report_progress(seen, mean_loss, self.clock.monotonic() - began_s)
+            accuracy = self._report_progress(seen, mean_loss, elapsed_s)
         elapsed_s = self.clock.monotonic() - began_s
         return WarmupResult(seen, elapsed_s, mean_loss, accuracy["grounding"], accuracy["demonstration"])
 
@@ -211,41 +229,42 @@ class _WarmStartTrainer:
             [(self.pixels[screen.image], screen) for screen in screens] for screens in (self.screens, self.measured)
         )
         images = ReadImages(known, self.builder.model_image, self.mentioned)
-        self.reading = Reading(self.loaded, self.compute, images, measured, self.config, self.head)
+        self.reading = Reading(self.loaded, self.compute, images, measured, self.config, self.ranks, self.head)
         self.reading.learn(self.clock, self.report)
-        count = max(1, self.config.batch_size // 2)
-        self.pages = self.reading.draw_ahead(count, Random(f"{self.config.seed}/pages of the policy"))
+        count = max(1, self.batch_size // 2)
+        self.pages = self.reading.draw_ahead(
+            count, Random(of_rank(f"{self.config.seed}/pages of the policy", self.ranks))
+        )
         self.parameters = [*self.parameters, *self.reading.parameters()]
         self.optimizer = make_optimizer(
             self.parameters, self.config.learning_rate, self.config, slow=list(self.model.model.visual.parameters())
         )
 
     def _update(self) -> float:
-        import torch
-
-        self.optimizer.zero_grad(set_to_none=True)
         if self.head is None:
-            losses = [self._language_loss(self.config.batch_size)]
+            examples = self.lessons.draw_images(self.batch_size)
+            losses = [self._answer_loss([each.image for each in examples], [each.queries for each in examples])]
         else:
-            half = max(1, self.config.batch_size // 2)
-            losses = [self._language_loss(half), self._head_loss(self.head, half)]
+            half = max(1, self.batch_size // 2)
+            losses = [self._described_loss(half), self._head_loss(self.head, half)]
         if self.reading is not None:
             losses += self._page_losses(self.reading)
-        loss = torch.stack(losses).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.config.grad_clip)
-        self.optimizer.step()
+        loss = sum_of(losses)
+        make_update(self.optimizer, loss, self.ranks, self.config.grad_clip)
         return float(loss.detach())
 
-    def _language_loss(self, count: int) -> Tensor:
-        images: list[RgbImage] = []
-        queries_B: list[list[Query]] = []
-        while len(images) < count:
-            image, queries = self._example(self.random.choice(self.screens))
-            if queries:
-                images.append(image)
-                queries_B.append(queries)
-        return self._answer_loss(images, queries_B)
+    def _described_loss(self, count: int) -> Tensor:
+        """What a policy with an action head says, in nats per answer, as the head's loss is per question."""
+        import torch
+
+        lessons = self.lessons.draw_answers(count)
+        batch = self.packer.pack([lesson.queries for lesson in lessons])
+        logits_MV, labels_M = self._forward([lesson.image for lesson in lessons], batch)
+        nats_M = torch.nn.functional.cross_entropy(logits_MV, labels_M, reduction="none")
+        of_image_M = (batch.labels_BT[:, 1:] != NO_LABEL).nonzero()[:, 0].to(nats_M.device)
+        nats_B = torch.zeros(count, device=nats_M.device).index_add(0, of_image_M, nats_M)
+        self.lessons.learn_answers(lessons, nats_B.detach().tolist())
+        return nats_B.sum() / sum(len(lesson.queries) for lesson in lessons)
 
     def _answer_loss(self, images: Sequence[RgbImage], queries_B: Sequence[Sequence[Query]]) -> Tensor:
         import torch
@@ -262,74 +281,21 @@ class _WarmStartTrainer:
         if images:
             most = self.config.queries_per_image
             parts_B = [self.random.sample(parts, min(most, len(parts))) for _, parts in asked if parts]
-            builder = self._query_builder(self.pixels[self.screens[0].image], images[0])
+            builder = self.lessons.query_builder(self.pixels[self.screens[0].image], images[0])
             if self.head is None:
                 losses.append(self._answer_loss(images, [builder.element_queries(parts) for parts in parts_B]))
             else:
                 questions_B = [builder.element_questions(parts) for parts in parts_B]
-                losses.append(self.head.loss(images, questions_B, reading.text_states()))
+                losses.append(self.head.loss(images, questions_B, reading.text_states()).mean)
         return losses
 
     def _head_loss(self, head: HeadLearner, count: int) -> Tensor:
-        images: list[RgbImage] = []
-        questions_B: list[list[HeadQuestion]] = []
-        while len(images) < count:
-            variant = self._augmented_screen(self.random.choice(self.screens))
-            if variant.head:
-                images.append(variant.image)
-                asked = min(len(variant.head), self.config.queries_per_image)
-                questions_B.append(self.random.sample(variant.head, asked))
-        return head.loss(images, questions_B, None if self.reading is None else self.reading.text_states())
-
-    def _example(self, screen: AnnotatedScreen) -> tuple[RgbImage, list[Query]]:
-        variant = self._augmented_screen(screen)
-        if self.head is not None:
-            asked = min(len(variant.demonstrations), self.config.queries_per_image)
-            return variant.image, self.random.sample(variant.demonstrations, asked)
-        queries: list[Query] = []
-        if variant.demonstrations and self.random.random() < self.config.imitation_fraction:
-            queries.append(self.random.choice(variant.demonstrations))
-        if variant.grounding:
-            while len(queries) < self.config.queries_per_image:
-                guided = self.random.random() < self.config.thought_given_fraction
-                queries.append(self.random.choice(variant.guided if guided else variant.grounding))
-        return variant.image, queries
-
-    def _augmented_screen(self, screen: AnnotatedScreen) -> _AugmentedScreen:
-        """One of the translated images of a screen; new ones are made until its pool is full."""
-        pool = self.pool[screen.of_step]
-        if len(pool) >= max(1, MAX_CACHED_IMAGES // len(self.screens)):
-            return self.random.choice(pool)
-        pixels = self.pixels[screen.image]
-        if self.config.translate_windows:
-            pixels, screen = shift_windows(pixels, screen, self.random)
-        image, query_builder = self._model_view(pixels)
-        demonstrations = self._demonstration_queries(query_builder, screen) if screen.of_step in self.imitated else []
-        pool.append(
-            _AugmentedScreen(
-                image,
-                query_builder.grounding_queries(screen),
-                query_builder.thought_given_queries(screen, self.random),
-                demonstrations,
-                [] if self.head is None else query_builder.head_questions(screen),
-            )
-        )
-        return pool[-1]
-
-    def _model_view(self, pixels: RgbImage) -> tuple[RgbImage, QueryBuilder]:
-        """The model-input image of a screenshot, and the builder of its queries."""
-        image = self.builder.model_image(pixels)
-        return image, self._query_builder(pixels, image)
-
-    def _query_builder(self, pixels: RgbImage, image: RgbImage) -> QueryBuilder:
-        points = self.builder.points(pixels, image)
-        return QueryBuilder(points, self.config.coordinate_step_px, self.head is not None, self.by_text)
-
-    def _demonstration_queries(self, query_builder: QueryBuilder, screen: AnnotatedScreen) -> list[Query]:
-        if not self.config.imitate_order:
-            return query_builder.unordered_queries(screen)
-        demonstrated = query_builder.demonstration_query(screen)
-        return [] if demonstrated is None else [demonstrated]
+        """Where elements are."""
+        lessons = self.lessons.draw_questions(count)
+        states = None if self.reading is None else self.reading.text_states()
+        loss = head.loss([lesson.image for lesson in lessons], [lesson.questions for lesson in lessons], states)
+        self.lessons.learn_questions(lessons, loss.by_question)
+        return loss.mean
 
     def _forward(self, images: Sequence[RgbImage], batch: PackedBatch) -> tuple[Tensor, Tensor]:
         pixels, grid = pixel_inputs(self.loaded.processor, images)
@@ -349,6 +315,8 @@ class _WarmStartTrainer:
         return logits_MV, labels_BT[asked_BT]
 
     def _report_progress(self, seen: int, loss: float, elapsed_s: float) -> dict[str, float]:
+        if not self.ranks.first:
+            return {"grounding": math.nan, "demonstration": math.nan}
         accuracy = self._measure()
         line = {
             "kind": "warmup",
@@ -372,7 +340,7 @@ class _WarmStartTrainer:
         hits: dict[str, list[bool]] = defaultdict(list)
         pointed: list[tuple[RgbImage, list[HeadQuestion]]] = []
         for screen in self.measured:
-            image, query_builder = self._model_view(self.pixels[screen.image])
+            image, query_builder = self.lessons.view(self.pixels[screen.image])
             grounding, demonstration = (
                 query_builder.grounding_queries(screen),
                 query_builder.demonstration_query(screen),
@@ -383,7 +351,7 @@ class _WarmStartTrainer:
                 pointed += [(image, questions)] if questions else []
             queries = [
                 *grounding,
-                *([demonstration] if demonstration is not None and demonstration.box is not None else []),
+                *([demonstration] if demonstration is not None else []),
             ]
             if queries:
                 images.append(image)
@@ -414,13 +382,13 @@ class _WarmStartTrainer:
 
 
 def _is_correct(query: Query, text: str) -> bool:
-    """Whether the thought in `text` is the wanted one and the click after it hits the box; a description has to be the wanted one."""
-    if find_targets(query.answer):
+    """Whether the thought in `text` is the wanted one and the click after it hits the box; other answers have to be the wanted ones."""
+    if query.box is None or find_targets(query.answer):
         return text.removesuffix("<|im_end|>").strip() == query.answer.strip()
     thought, _, action = text.partition("Action:")
     numbers = [int(number) for number in re.findall(r"\d+", action)]
     wanted = query.answer[query.given :].partition("Action:")[0]
-    if query.box is None or len(numbers) != 2 or thought.strip() != wanted.strip():
+    if len(numbers) != 2 or thought.strip() != wanted.strip():
         return False
     x0, y0, x1, y1 = query.box
     return x0 <= numbers[0] <= x1 and y0 <= numbers[1] <= y1

@@ -1,15 +1,19 @@
-"""The optimiser of the warm start and its learning rate.
+"""The optimiser of the warm start, its learning rate, and one update of it.
 
 Role: what pages and screens are learnt with. Rule: matrices decay, biases and norms do not; the rate rises over updates and falls over the
-last part of the work. Non-goals: losses.
+last part of the work; several processes make the same update from the mean of their gradients. Non-goals: losses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MIN_WEIGHT_DECAY_NDIM = 2
 LEAST_RATE = 0.05
@@ -67,3 +71,78 @@ def set_rate(optimizer: Any, learning_rate: float, update: int, done: float, con
     fall = min(1.0, max(LEAST_RATE, (1.0 - done) / config.lr_decay_fraction))
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["rate_share"] * rise * fall
+
+
+def of_rank(seed: str, ranks: Ranks) -> str:
+    """Make the seed of one process.
+
+    Args:
+        seed: The seed of the first one.
+        ranks: The processes.
+
+    Returns:
+        Another seed for each of the others.
+    """
+    return seed if ranks.first else f"{seed}/process {ranks.rank}"
+
+
+def sum_of(losses: Sequence[Tensor]) -> Tensor:
+    """Add losses.
+
+    Args:
+        losses: Scalars.
+
+    Returns:
+        Their sum.
+    """
+    import torch
+
+    return torch.stack(list(losses)).sum()
+
+
+def make_update(optimizer: Any, loss: Tensor, ranks: Ranks, grad_clip: float) -> None:
+    """Make one update with the gradient of a loss, averaged over the processes.
+
+    Args:
+        optimizer: The optimiser.
+        loss: The loss of this process, a scalar.
+        ranks: The processes; each makes the same update.
+        grad_clip: Greatest norm of the gradient.
+    """
+    import torch
+
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if ranks.size > 1:
+        _average_gradients(parameters, ranks.size)
+    torch.nn.utils.clip_grad_norm_(parameters, grad_clip)
+    optimizer.step()
+
+
+def share_parameters(parameters: Sequence[Any], ranks: Ranks) -> None:
+    """Give every process the parameters of the first one.
+
+    Args:
+        parameters: What is trained.
+        ranks: The processes.
+    """
+    if ranks.size > 1:
+        import torch.distributed as dist
+
+        for parameter in parameters:
+            dist.broadcast(parameter.data, src=0)
+
+
+def _average_gradients(parameters: Sequence[Any], size: int) -> None:
+    """Replace gradients by their mean over the processes; one that some of them lack is 0 there, and one that all lack stays away."""
+    import torch
+    import torch.distributed as dist
+
+    present = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
+    flat = torch.cat([present.to(gradients[0]), *(gradient.flatten() for gradient in gradients)])
+    dist.all_reduce(flat)
+    counts, *sums = torch.split(flat, [len(parameters), *(parameter.numel() for parameter in parameters)])
+    for parameter, count, total in zip(parameters, counts.tolist(), sums, strict=True):
+        parameter.grad = (total / size).view_as(parameter) if count else None

@@ -9,7 +9,7 @@ Non-goals: the loop (`dart_train.warmup.fit`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.labels import PatchGrid, offset_targets, token_targets
@@ -51,6 +51,23 @@ def load_with_head(config: WarmupConfig) -> PointingModel:
     return PointingModel(made.backbone, made.processor, made.head, made.system)
 
 
+AIM_FRACTION = 0.5
+"""Share of an element's width and height that the head learns to point at: the greatest part of a flat distribution over a whole row may
+be one at its border, whose middle lies outside."""
+
+
+class HeadLoss(NamedTuple):
+    """The loss of an action head on some questions.
+
+    Attributes:
+        mean: Nats; a scalar with its gradient.
+        by_question: The divergence of each question in nats, in their order.
+    """
+
+    mean: Tensor
+    by_question: list[float]
+
+
 class HeadLearner:
     """The head's part of the warm start.
 
@@ -72,7 +89,7 @@ class HeadLearner:
         images: Sequence[RgbImage],
         questions_B: Sequence[Sequence[HeadQuestion]],
         text_states: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> HeadLoss:
         """Compute the mean divergence of the head from the boxes (`dart_train.grounding.losses`); cells count by their covered share.
 
         Args:
@@ -81,7 +98,7 @@ class HeadLearner:
             text_states: Hidden states [D] of a pointer token for which the head finds a text; the language model learns to give them.
 
         Returns:
-            Nats; a scalar with its gradient. With `text_states` the mean squared distance from them, relative to their size, is added.
+            The loss. With `text_states` the mean squared distance from them, relative to their size, is added to the mean.
         """
         import torch
 
@@ -89,7 +106,7 @@ class HeadLearner:
         outputs = [found for outputs in outputs_B for found in outputs]
         questions = [question for questions in questions_B for question in questions]
         pointers_KD = torch.cat([found.pointers_KD for found in outputs])
-        loss = self._loss(
+        divergences_K = self._divergences(
             outputs[0].grid,
             torch.cat([found.logits_KM for found in outputs]),
             torch.stack([outputs[0].context_MD for outputs in outputs_B]),
@@ -98,10 +115,11 @@ class HeadLearner:
             [question.box for question in questions],
         )
         known = [index for index, question in enumerate(questions) if question.text in (text_states or {})]
-        if not text_states or not known:
-            return loss
-        wanted_KD = torch.stack([text_states[str(questions[index].text)] for index in known])
-        return loss + (pointers_KD[known] - wanted_KD).square().mean() / wanted_KD.square().mean()
+        loss = divergences_K.mean()
+        if text_states and known:
+            wanted_KD = torch.stack([text_states[str(questions[index].text)] for index in known])
+            loss = loss + (pointers_KD[known] - wanted_KD).square().mean() / wanted_KD.square().mean()
+        return HeadLoss(loss, divergences_K.detach().tolist())
 
     def loss_of_states(
         self, grid: PatchGrid, visual_BMD: Tensor, pointers_B: Sequence[Tensor], boxes_B: Sequence[Sequence[Box]]
@@ -123,14 +141,14 @@ class HeadLearner:
         padded_BKD = torch.nn.utils.rnn.pad_sequence(list(pointers_B), batch_first=True)
         is_pointer_BK = torch.arange(padded_BKD.shape[1], device=visual_BMD.device) < counts_B[:, None]
         context_BMD = self._model.head.context(visual_BMD)
-        return self._loss(
+        return self._divergences(
             grid,
             self._model.head.attend(context_BMD, padded_BKD)[is_pointer_BK],
             context_BMD,
             torch.cat(list(pointers_B)),
             is_pointer_BK.nonzero()[:, 0],
             [box for boxes in boxes_B for box in boxes],
-        )
+        ).mean()
 
     @property
     def offset_parts(self) -> int:
@@ -141,7 +159,7 @@ class HeadLearner:
         """The parameters of the head."""
         return list(self._model.head.parameters())
 
-    def _loss(
+    def _divergences(
         self,
         grid: PatchGrid,
         logits_KM: Tensor,
@@ -150,19 +168,21 @@ class HeadLearner:
         image_K: Tensor,
         boxes_K: Sequence[Box],
     ) -> Tensor:
-        """Divergence of the head from one box per pointer token, averaged over them."""
+        """Divergence [K] of the head from the box of each pointer token."""
         import torch
 
-        from dart_train.grounding.losses import attention_loss, offset_loss_of_images
+        from dart_train.grounding.losses import attention_divergences, offset_divergences
 
-        head, targets = self._model.head, [GroundingTarget(boxes=(box,)) for box in boxes_K]
+        head, targets = self._model.head, [GroundingTarget(boxes=(_middle(box),)) for box in boxes_K]
         targets_KM = torch.from_numpy(token_targets(grid, targets, soft=True)).to(logits_KM)
-        loss = attention_loss(logits_KM, targets_KM)
+        divergences_K = attention_divergences(logits_KM, targets_KM)
         if head.offset is not None:
             parts_KMP = torch.from_numpy(offset_targets(grid, targets, head.offset_parts)).to(logits_KM)
             image_K = image_K.to(logits_KM.device)
-            loss = loss + offset_loss_of_images(head, context_BMD, pointers_KD, image_K, targets_KM, parts_KMP)
-        return loss
+            divergences_K = divergences_K + offset_divergences(
+                head, context_BMD, pointers_KD, image_K, targets_KM, parts_KMP
+            )
+        return divergences_K
 
     def hits(self, images: Sequence[RgbImage], questions_B: Sequence[Sequence[HeadQuestion]]) -> list[bool]:
         """Tell which questions are answered with a point inside of their box.
@@ -198,3 +218,10 @@ class HeadLearner:
         packed = self._packer.pack(images, asked)
         with self._compute.autocast():
             return run_forward(self._model, packed).questions
+
+
+def _middle(box: Box) -> Box:
+    """The middle of an element, where clicks aim."""
+    x0, y0, x1, y1 = box
+    dx, dy = (1 - AIM_FRACTION) / 2 * (x1 - x0), (1 - AIM_FRACTION) / 2 * (y1 - y0)
+    return x0 + dx, y0 + dy, x1 - dx, y1 - dy

@@ -153,8 +153,8 @@ class QueryBuilder:
     def unordered_queries(self, screen: AnnotatedScreen) -> list[Query]:
         """Ask for every element that the task's instruction mentions and the screen shows.
 
-        Where the instruction mentions none of the present names (the last of two windows has no side any more), the demonstrated element
-        is asked for.
+        Where the demonstration clicks none of them, what it did is asked for: it types, or clicks an element whose name the instruction
+        does not say (the last of two windows has no side any more).
 
         Args:
             screen: The screen.
@@ -162,14 +162,23 @@ class QueryBuilder:
         Returns:
             The queries.
         """
-        past = self._past(screen)
-        queries = [
-            Query(screen.instruction, past, self._click(part.element, part.name), self._box(part.element))
-            for part in self._named(screen)
-            if _is_mentioned(part.name, screen)
-        ]
         demonstrated = self.demonstration_query(screen)
-        return queries or ([] if demonstrated is None else [demonstrated])
+        if demonstrated is None or screen.action is None:
+            return []
+        mentioned = [part for part in self._named(screen) if _is_mentioned(part.name, screen)]
+        target = _element_at(screen.elements, screen.action)
+        if target is None or all(part.element != target for part in mentioned):
+            return [demonstrated]
+        past = self._past(screen)
+        return [
+            Query(
+                screen.instruction,
+                past,
+                self._click(part.element, part.name, screen.action),
+                self._box(part.element),
+            )
+            for part in mentioned
+        ]
 
     def head_questions(self, screen: AnnotatedScreen) -> list[HeadQuestion]:
         """Ask an action head for every element of the screen by every name that it has.
@@ -223,8 +232,10 @@ class QueryBuilder:
             name = "" if target is None else self._thought(before, target)
         return (self._answer(screen.previous, target, name),)
 
-    def _click(self, element: A11yElement, thought: str) -> str:
-        middle = Action(ActionType.CLICK, x=element.x + element.w // 2, y=element.y + element.h // 2)
+    def _click(self, element: A11yElement, thought: str, like: Action | None = None) -> str:
+        """A click on the middle of an element, of the same type as another action."""
+        x, y = element.x + element.w // 2, element.y + element.h // 2
+        middle = Action(ActionType.CLICK, x=x, y=y) if like is None else replace(like, x=x, y=y)
         return self._answer(middle, element, thought)
 
     def _answer(self, action: Action, element: A11yElement | None, thought: str) -> str:

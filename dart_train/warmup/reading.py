@@ -29,11 +29,12 @@ from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement, Clock
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, pixel_inputs
+from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
-from dart_train.warmup.optimisation import make_optimizer, set_rate
+from dart_train.warmup.optimisation import make_optimizer, make_update, of_rank, set_rate, share_parameters, sum_of
 from dart_train.warmup.pages import PageWriter, PlacedText, ScreenBox, find_texts
 from dart_train.warmup.pointing import HeadLearner
-from dart_train.warmup.screens import AnnotatedScreen, ScreenError, shift_windows
+from dart_train.warmup.screens import AnnotatedScreen, ScreenError, Screenshot, shift_windows
 from dart_train.warmup.text_scores import TextScores
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ SCREEN_FRACTION = 0.25
 """Fraction of the images that are whole screens."""
 AROUND_TEXT_PX = 6
 """A click so near to the ink of a text has found it, in screen pixels."""
-
-Screenshot = tuple[RgbImage, AnnotatedScreen]
-"""A full screenshot with its labels."""
 
 
 class ReadImage(NamedTuple):
@@ -170,6 +168,7 @@ class Reading:
         images: What it learns from.
         measured: Screenshots of held-out tasks.
         config: The configuration.
+        ranks: The processes that learn together.
         head: Its action head, which is changed, too; None: it has none.
 
     Attributes:
@@ -186,6 +185,7 @@ class Reading:
         images: ReadImages,
         measured: Sequence[Screenshot],
         config: WarmupConfig,
+        ranks: Ranks,
         head: HeadLearner | None = None,
     ) -> None:
         import torch
@@ -195,6 +195,7 @@ class Reading:
                 f"warmup.pages: no text is on enough screens of {config.screens}: collect more demonstrations, or set it to 0"
             )
         self._loaded, self._compute, self._config, self._images = loaded, compute, config, images
+        self._ranks = ranks
         self._measured = [images.of_screen(*screenshot) for screenshot in measured]
         self._text_index = {text: index for index, text in enumerate(images.texts)}
         merge: int = loaded.processor.image_processor.merge_size
@@ -218,31 +219,33 @@ class Reading:
             clock: Clock of the time limit.
             report: Called with every metric line.
         """
-        import torch
-
-        config = self._config
+        config, ranks = self._config, self._ranks
         parameters = [*self._tower.parameters(), self.scores.embedding.weight, *self.parameters()]
         if self._head is not None:
             parameters += self._head.parameters()
         optimizer = make_optimizer(parameters, config.pages_learning_rate, config)
-        random, began_s, limit_s = Random(f"{config.seed}/pages"), clock.monotonic(), config.pages_max_minutes * 60
+        share_parameters(parameters, ranks)
+        random, began_s, limit_s = (
+            Random(of_rank(f"{config.seed}/pages", ranks)),
+            clock.monotonic(),
+            config.pages_max_minutes * 60,
+        )
         seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
-        with contextlib.closing(self.draw_ahead(config.batch_size, random)) as batches:
+        with contextlib.closing(self.draw_ahead(max(1, config.batch_size // ranks.size), random)) as batches:
             while seen < config.pages and elapsed_s < limit_s:
                 set_rate(
                     optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
                 )
                 losses = self.losses(next(batches))
-                loss = torch.stack(losses).sum()
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                torch.nn.utils.clip_grad_norm_(parameters, config.grad_clip)
-                optimizer.step()
-                seen, update, elapsed_s = seen + config.batch_size, update + 1, clock.monotonic() - began_s
+                make_update(optimizer, sum_of(losses), ranks, config.grad_clip)
+                seen, update = seen + config.batch_size, update + 1
+                elapsed_s = ranks.broadcast(clock.monotonic() - began_s)
                 found = float(losses[0].detach())
                 mean_loss = found if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * found
                 if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
                     next_report += config.report_every_pages
+                    if not ranks.first:
+                        continue
                     accuracy = self.accuracy()
                     line = {
                         "kind": "reading",

@@ -99,6 +99,10 @@ class Shift:
         return replace(action, x=action.x + self.dx, y=action.y + self.dy)
 
 
+Screenshot = tuple[RgbImage, AnnotatedScreen]
+"""A full screenshot with its labels."""
+
+
 def name_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:
     """Name the elements of a screen as the instructions of its suite do.
 

@@ -26,7 +26,7 @@ from dart_train.grounding.__main__ import main  # noqa: E402
 from dart_train.grounding.batches import SampleSet  # noqa: E402
 from dart_train.grounding.config import GroundingConfig  # noqa: E402
 from dart_train.grounding.fit import train_grounding  # noqa: E402
-from dart_train.grounding.losses import attention_loss, mean_loss, offset_loss, offset_loss_of_images  # noqa: E402
+from dart_train.grounding.losses import attention_loss, mean_loss, offset_divergences, offset_loss  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 
 GRID = PatchGrid(4, 2, (128, 64))
@@ -104,11 +104,11 @@ def test_images_in_one_go_are_images_one_by_one() -> None:
         output = QuestionOutput(GRID, logits_KM, context_MD, pointers_KD)
         wanted += len(targets) * float(offset_loss(head, output, labels, offsets).detach())
     every = [one for targets in targets_B for one in targets]
-    found = offset_loss_of_images(
+    found = offset_divergences(
         head, context_BMD, torch.cat(pointers_B), torch.tensor([0, 1, 1, 1]),
         torch.from_numpy(token_targets(GRID, every, soft=True)), torch.from_numpy(offset_targets(GRID, every, 2)),
     )  # fmt: skip
-    assert float(found.detach()) == pytest.approx(wanted / 4, abs=1e-12)
+    assert float(found.mean().detach()) == pytest.approx(wanted / 4, abs=1e-12)
 
 
 def test_no_target_is_a_loss_of_zero_with_a_gradient() -> None:

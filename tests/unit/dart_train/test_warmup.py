@@ -164,7 +164,7 @@ def _thoughts(queries: list[Query]) -> list[str]:
 
 
 def test_said_parts_come_in_no_order() -> None:
-    before = _screen(step=0, action=Action(ActionType.CLICK, x=200, y=230), previous=None)
+    before = _screen(step=0, action=Action(ActionType.CLICK, x=200, y=175), previous=None)
     for screen in (before, _screen()):
         queries = QUERY_BUILDER.unordered_queries(screen)
         assert _thoughts(queries) == ["OK", "last row"]
@@ -192,13 +192,36 @@ def test_a_part_that_lost_its_side_is_not_confused_with_the_other_windows() -> N
     assert 190 <= _clicked(alone[0].answer)[0] < 280
 
 
+def test_what_is_no_click_on_a_mentioned_element_keeps_its_place_in_the_order() -> None:
+    field = _element("text", "Wolf", 110, 100, 100, 30)
+    form = (_element("dialog", "Entry", 100, 60, 250, 200), field, _element("push button", "OK", 227, 210, 115, 36))
+    instruction = "Change the name to Yarn, then press OK."
+    typed = _screen(instruction=instruction, elements=form, action=Action(ActionType.TYPE, text="Yarn"))
+    (query,) = QUERY_BUILDER.unordered_queries(typed)
+    assert query.answer.endswith("type(content='Yarn')")
+    marked = Action(ActionType.TRIPLE_CLICK, x=160, y=115)
+    (query,) = QUERY_BUILDER.unordered_queries(_screen(instruction=instruction, elements=form, action=marked))
+    assert "left_triple" in query.answer
+    pressed = Action(ActionType.CLICK, x=280, y=228)
+    (query,) = QUERY_BUILDER.unordered_queries(_screen(instruction=instruction, elements=form, action=pressed))
+    assert _thoughts([query]) == ["OK"]
+
+
+def test_unordered_clicks_are_of_the_demonstrated_type() -> None:
+    opened = Action(ActionType.DOUBLE_CLICK, x=200, y=175)
+    queries = QUERY_BUILDER.unordered_queries(_screen(step=0, action=opened, previous=None))
+    assert sorted(_thoughts(queries)) == ["OK", "last row"]
+    assert all("left_double" in query.answer for query in queries)
+
+
 def test_whether_order_is_taught_decides_what_is_imitated(tmp_path: Path, loaded: LoadedModel) -> None:
     loaded.save(tmp_path / "start")
     _store(tmp_path / "screens", 4)
     for imitate_order, wanted in ((True, {"first row"}), (False, {"first row", "OK"})):
         config = _config(tmp_path, tmp_path / "start", imitate_order=imitate_order, imitation_fraction=1.0)
         fit = _WarmStartTrainer(config, load_model(config.start_model), lambda line: None)
-        asked = [fit._example(fit.screens[0])[1][0] for _ in range(40)]
+        fit.lessons._screens = fit.screens[:1]
+        asked = [example.queries[0] for example in fit.lessons.draw_images(40)]
         assert {query.answer.partition("\n")[0].removeprefix("Thought: ") for query in asked} == wanted
 
 
@@ -355,7 +378,7 @@ def test_warm_start_learns_reports_and_writes_a_loadable_model(tmp_path: Path, l
 def test_a_warm_start_sees_pictures_of_the_size_that_rollouts_have(tmp_path: Path, loaded: LoadedModel) -> None:
     _store(tmp_path / "screens", 4)
     trainer = _WarmStartTrainer(_config(tmp_path, tmp_path, max_pixels=320 * 192), loaded, lambda _: None)
-    image, _ = trainer._example(trainer.screens[0])
+    ((image, _),) = trainer.lessons.draw_images(1)
     assert 256 * 160 < image.shape[0] * image.shape[1] <= 320 * 192
 
 

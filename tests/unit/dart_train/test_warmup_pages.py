@@ -20,6 +20,7 @@ from dart_server.wire import A11yElement
 from dart_train.model.device import ComputeDevice
 from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
+from dart_train.trainer.ranks import Ranks
 from dart_train.warmup import WarmupConfig, warm_start
 from dart_train.warmup.fit import _WarmStartTrainer
 from dart_train.warmup.optimisation import SLOW_RATE, set_rate
@@ -90,7 +91,9 @@ def config(root: Path, start: Path, **changes: Any) -> WarmupConfig:
 def reading(loaded: LoadedModel, chosen: WarmupConfig) -> Reading:
     """A tower that has seen nothing."""
     measured = [(draw(elements), screen(elements)) for elements in (dialog(40, 100), dialog(200, 50))]
-    return Reading(loaded, ComputeDevice.resolve("cpu", "float32"), ReadImages(screenshots(), shrink), measured, chosen)
+    return Reading(
+        loaded, ComputeDevice.resolve("cpu", "float32"), ReadImages(screenshots(), shrink), measured, chosen, Ranks()
+    )
 
 
 def screenshots(count: int = MIN_CUTTINGS) -> list[tuple[RgbImage, AnnotatedScreen]]:
@@ -194,7 +197,9 @@ def test_with_an_action_head_places_are_as_fine_as_its_offsets(start_model: Path
     chosen = config(tmp_path, start_model, pointer=True, offset_parts=4)
     pointing = load_with_head(chosen)
     compute = ComputeDevice.resolve("cpu", "float32")
-    reader = Reading(pointing, compute, ReadImages(screenshots(), shrink), [], chosen, HeadLearner(pointing, compute))
+    reader = Reading(
+        pointing, compute, ReadImages(screenshots(), shrink), [], chosen, Ranks(), HeadLearner(pointing, compute)
+    )
     # The text's middle is (80, 40) in the input of 256 x 160: token (2, 1), part (2, 1). That of its box is (50, 44): token (1, 1).
     text = PlacedText("Moon", (190, 95, 210, 105), (100, 100, 150, 120))
     image = ReadImage(np.zeros((160, 256, 3), np.uint8), [text], (640, 400), is_page=True)
@@ -207,7 +212,7 @@ def test_the_language_model_learns_the_states_for_which_the_head_finds_texts(sta
     pointing = load_with_head(chosen)
     compute = ComputeDevice.resolve("cpu", "float32")
     learner = HeadLearner(pointing, compute)
-    reader = Reading(pointing, compute, ReadImages(screenshots(), shrink), [], chosen, learner)
+    reader = Reading(pointing, compute, ReadImages(screenshots(), shrink), [], chosen, Ranks(), learner)
     states = reader.text_states()
     assert sorted(states) == sorted(WORDS)
     assert not any(state.requires_grad for state in states.values())
@@ -222,11 +227,11 @@ def test_the_language_model_learns_the_states_for_which_the_head_finds_texts(sta
     with torch.no_grad():
         (outputs,) = learner._ask([image], questions)
         distance = (outputs[2].pointers_KD[0] - states["Tiger"]).square().mean() / states["Tiger"].square().mean()
-        alone = float(learner.loss([image], questions))
-        assert float(learner.loss([image], questions, states)) == pytest.approx(alone + float(distance), rel=1e-5)
-        assert float(learner.loss([image], questions, untaught)) == pytest.approx(alone, rel=1e-6)
-        of_places = float(learner.loss([image], [by_place[:2]]))
-        assert float(learner.loss([image], [by_place[:2]], states)) == pytest.approx(of_places, rel=1e-6)
+        alone = float(learner.loss([image], questions).mean)
+        assert float(learner.loss([image], questions, states).mean) == pytest.approx(alone + float(distance), rel=1e-5)
+        assert float(learner.loss([image], questions, untaught).mean) == pytest.approx(alone, rel=1e-6)
+        of_places = float(learner.loss([image], [by_place[:2]]).mean)
+        assert float(learner.loss([image], [by_place[:2]], states).mean) == pytest.approx(of_places, rel=1e-6)
 
 
 def ticked(x: int, y: int) -> list[A11yElement]:
