@@ -1,0 +1,108 @@
+"""Twelve families of `basics`, most of which require reading words: what one run of `twelve-families.toml` learns.
+
+Role: runs the recipe, then evaluates the version that validation chose against version 0 on the test split, with the held-out families.
+Rule: recipe and families are named before anything runs; the same command goes on where an earlier one stopped; a policy that falls short
+is a figure, not an error. The macro mean is the mean over families of the share of solved tasks. Minutes are those of the run's stages, so
+that a run in several goes counts all of them. Non-goals: several seeds, the demo's four families (`benchmarks demo`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "dart_train" / "recipes" / "twelve-families.toml"
+GROUPS = ("trained families", "held-out families")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this benchmark.
+
+    Args:
+        parser: Its parser.
+    """
+    parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs" / "benchmark")
+    parser.add_argument("--test-tasks", type=int, default=420, help="tasks of the test split, over all families")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the recipe and the test of its result.
+
+    Args:
+        args: See `add_arguments`.
+
+    Returns:
+        The figures.
+    """
+    command = [sys.executable, "-m", "dart_train.cli"]
+    run = [*command, "run", str(RECIPE), "--name", "twelve-families", "--runs-dir", str(args.runs_dir)]
+    for setting in args.overrides:
+        run += ["--set", setting]
+    code = subprocess.run(run, check=False).returncode
+    folder = args.runs_dir / "twelve-families"
+    report = _read(folder / "report" / "result.json")
+    tested: dict[str, Any] = {}
+    if report:
+        found = folder / "evaluations" / "against-version-0.json"
+        test = [*command, "eval", str(folder), "--split", "test", "--against", "0", "--tasks", str(args.test_tasks)]
+        subprocess.run([*test, "--json", str(found)], check=False)
+        tested = _read(found)
+    return {"exit_code": code, "settings": args.overrides, **figures(report, tested)}
+
+
+def figures(report: Mapping[str, Any], tested: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather what was learned.
+
+    Args:
+        report: `report/result.json` of the run; empty where there is none.
+        tested: What `dart-train eval --against 0` wrote; empty where there is nothing.
+
+    Returns:
+        The figures; those of a missing part are left out.
+    """
+    found: dict[str, Any] = {}
+    if report:
+        families = (report["paired_evaluation"] or {}).get("families", {})
+        found |= {
+            "minutes": round(sum(report["stages_s"].values()) / 60, 1),
+            "stages_s": report["stages_s"],
+            "counts": report["counts"],
+            "incidents": report["incidents"],
+            "validation": report["paired_evaluation"],
+            "validation_macro_before_percent": macro([each["before_percent"] for each in families.values()]),
+            "validation_macro_percent": macro([each["after_percent"] for each in families.values()]),
+        }
+    if tested:
+        gains, trained = tested["against"]["gains"], _trained(tested["rows"])
+        found |= {
+            "tested_version": tested["version"],
+            "test": gains,
+            "macro_before_percent": macro([gains[name]["before_percent"] for name in trained]),
+            "macro_percent": macro([gains[name]["after_percent"] for name in trained]),
+            "held_out": gains.get(GROUPS[1]),
+        }
+    return found
+
+
+def macro(percents: Sequence[float]) -> float | None:
+    """The mean over families; None without one."""
+    return round(statistics.fmean(percents), 1) if percents else None
+
+
+def _trained(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the trained families: the rows between those of the two groups."""
+    names = [row["name"] for row in rows]
+    end = names.index(GROUPS[1]) if GROUPS[1] in names else len(names)
+    return names[names.index(GROUPS[0]) + 1 : end]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
