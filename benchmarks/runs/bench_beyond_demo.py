@@ -1,4 +1,4 @@
-"""Twelve families of `basics`, most of which require reading words: what one run of `twelve-families.toml` learns.
+"""Twelve families of `basics`, five of which require reading words: what one run of `twelve-families.toml` learns.
 
 Role: runs the recipe, then evaluates the version that validation chose against version 0 on the test split, with the held-out families.
 Rule: recipe and families are named before anything runs; the same command goes on where an earlier one stopped; a policy that falls short
@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dart_train.evaluation.results import HELD_OUT, TRAINED
+
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "dart_train" / "recipes" / "twelve-families.toml"
-GROUPS = ("trained families", "held-out families")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +51,15 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     folder = args.runs_dir / "twelve-families"
     report = _read(folder / "report" / "result.json")
     tested: dict[str, Any] = {}
+    test_code = None
     if report:
         found = folder / "evaluations" / "against-version-0.json"
+        found.unlink(missing_ok=True)
         test = [*command, "eval", str(folder), "--split", "test", "--against", "0", "--tasks", str(args.test_tasks)]
-        subprocess.run([*test, "--json", str(found)], check=False)
+        test_code = subprocess.run([*test, "--json", str(found)], check=False).returncode
         tested = _read(found)
-    return {"exit_code": code, "settings": args.overrides, **figures(report, tested)}
+    codes = {"exit_code": code, "test_exit_code": test_code}
+    return {**codes, "settings": args.overrides, **figures(report, tested)}
 
 
 def figures(report: Mapping[str, Any], tested: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def figures(report: Mapping[str, Any], tested: Mapping[str, Any]) -> dict[str, A
             "test": gains,
             "macro_before_percent": macro([gains[name]["before_percent"] for name in trained]),
             "macro_percent": macro([gains[name]["after_percent"] for name in trained]),
-            "held_out": gains.get(GROUPS[1]),
+            "held_out": gains.get(HELD_OUT),
         }
     return found
 
@@ -100,8 +104,8 @@ def macro(percents: Sequence[float]) -> float | None:
 def _trained(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the trained families: the rows between those of the two groups."""
     names = [row["name"] for row in rows]
-    end = names.index(GROUPS[1]) if GROUPS[1] in names else len(names)
-    return names[names.index(GROUPS[0]) + 1 : end]
+    end = names.index(HELD_OUT) if HELD_OUT in names else len(names)
+    return names[names.index(TRAINED) + 1 : end]
 
 
 def _read(file: Path) -> dict[str, Any]:

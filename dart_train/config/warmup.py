@@ -5,7 +5,9 @@ Role: the schema. Non-goals: the settings of the process (`dart_train.warmup.con
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
 
@@ -49,3 +51,11 @@ class WarmupSection(StrictModel):
     max_minutes: float = Field(default=10.0, gt=0)
     threads: int = Field(default=2, ge=1)
     processes: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _batches_are_divided_evenly(self) -> Self:
+        if self.batch_size % self.processes:
+            raise ValueError(
+                f"batch_size {self.batch_size} is no multiple of processes {self.processes}: each process learns from an equal part"
+            )
+        return self

@@ -44,10 +44,6 @@ def test_a_missing_part_is_left_out() -> None:
     assert "macro_percent" not in bench.figures(REPORT, {})
 
 
-def test_groups_are_called_as_the_evaluation_calls_them() -> None:
-    assert bench.GROUPS == (TRAINED, HELD_OUT)
-
-
 def test_the_recipe_names_twelve_families_and_others_to_test_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -9,12 +9,13 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from test_warmup_pages import config as pages_config
 from test_warmup_pages import store
 
 import dart_train
-from dart_train.config import load_recipe
+from dart_train.config import RecipeError, load_recipe
 from dart_train.model.init_model import init_model
 from dart_train.run import training_components
 from dart_train.run.paths import RunPaths
@@ -110,6 +111,11 @@ def test_a_recipe_starts_the_processes_with_torchrun(tmp_path: Path) -> None:
     assert argv[6:8] == ("-m", "dart_train.warmup")
     alone = training_components.warm_start(load_recipe(DEMO, ("run.name='r'",)), paths).argv
     assert alone[1:3] == ("-m", "dart_train.warmup")
+
+
+def test_processes_have_equal_parts_of_a_batch() -> None:
+    with pytest.raises(RecipeError, match="batch_size 32 is no multiple of processes 3"):
+        load_recipe(DEMO, ("run.name='r'", "warmup.processes=3"))
 
 
 def test_each_process_draws_by_a_seed_of_its_own() -> None:
