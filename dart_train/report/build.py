@@ -331,9 +331,9 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _last_attempt(lines: Sequence[Mapping[str, Any]], count: str) -> Sequence[Mapping[str, Any]]:
-    """The lines since a count began anew: an interrupted warm start does not go on, it is made again."""
+    """The lines since a count began anew: an interrupted warm start whose state was removed is made again."""
     done = [(line[count], line["elapsed_s"]) for line in lines]
-    restarts = [index for index in range(1, len(lines)) if done[index] <= done[index - 1]]
+    restarts = [index for index in range(1, len(lines)) if done[index] < done[index - 1]]
     return lines[restarts[-1] :] if restarts else lines
 
 

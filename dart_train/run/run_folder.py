@@ -25,6 +25,7 @@ from dart_train.run.phases import EVAL_AFTER, PHASES_OF_POLICY, TRAIN
 from dart_train.run.progress import Progress
 from dart_train.run.state import RunState, check_run_format, load_resolved_recipe, save_resolved_recipe
 from dart_train.trainer.checkpoint import CheckpointStore
+from dart_train.warmup.stage import unfinished_file
 
 Changes = dict[str, tuple[Any, Any]]
 """Values before and now, by `section.key`."""
@@ -195,5 +196,5 @@ def _remove_results(paths: RunPaths, database_url: str | None) -> None:
         paths.checkpoints,
     ):
         shutil.rmtree(folder, ignore_errors=True)
-    for file in (paths.metrics, *paths.root.glob(f"{paths.database.name}*")):
+    for file in (paths.metrics, unfinished_file(paths.warm_start_model), *paths.root.glob(f"{paths.database.name}*")):
         file.unlink(missing_ok=True)

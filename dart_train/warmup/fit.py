@@ -3,7 +3,8 @@
 Role: `warm_start(config)` reads the screens, trains, measures on held-out tasks and writes policy version 0. A policy with an action head
 learns from half of the images of an update what to say, and its head from the other half where things are.
 Rule: the result appears under its final name only when it is complete; the same configuration and screens give the same order of
-images and questions. Non-goals: choosing a checkpoint (the last one is the result).
+images and questions; a warm start that was interrupted goes on at its last report. Non-goals: choosing a checkpoint (the last one is the
+result), limits and interruptions (`dart_train.warmup.stage`).
 """
 
 from __future__ import annotations
@@ -35,14 +36,7 @@ from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.lessons import Lessons
-from dart_train.warmup.optimisation import (
-    make_optimizer,
-    make_update,
-    of_rank,
-    set_rate,
-    share_parameters,
-    sum_of,
-)
+from dart_train.warmup.optimisation import make_optimizer, of_rank, share_parameters, sum_of
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, mentioned_texts, text_sentences
@@ -53,6 +47,7 @@ from dart_train.warmup.screens import (
     load_pixels,
     read_screens,
 )
+from dart_train.warmup.stage import Stage, StageLimits, StageProgress, UnfinishedWarmStart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,7 +61,7 @@ class WarmupResult:
 
     Attributes:
         images: Training images used.
-        seconds: Duration.
+        seconds: Time of learning from them, of all goes.
         loss: Running mean of the loss, in nats per token.
         grounding_accuracy: Accuracy of grounding queries.
         imitation_accuracy: Accuracy of demonstration queries.
@@ -84,7 +79,7 @@ def warm_start(
     on_progress: Callable[[Mapping[str, Any]], None] | None = None,
     ranks: Ranks | None = None,
 ) -> WarmupResult:
-    """Train version 0 and write it to `config.out_dir`.
+    """Train version 0 and write it to `config.out_dir`; go on where an interrupted warm start of the same configuration was.
 
     Args:
         config: The configuration.
@@ -98,7 +93,7 @@ def warm_start(
     Raises:
         ScreenError: There are no usable screens.
         ModelNotFoundError: The start model cannot be loaded.
-        FileExistsError: `out_dir` exists already.
+        FileExistsError: `out_dir` exists already, or an unfinished warm start with other settings does.
     """
     if config.out_dir.exists():
         raise FileExistsError(f"{config.out_dir} exists already: remove it to warm-start again")
@@ -108,9 +103,11 @@ def warm_start(
     torch.manual_seed(config.seed)
     loaded = load_with_head(config) if config.pointer else load_model(config.start_model)
     ranks = ranks or Ranks()
-    result = _WarmStartTrainer(config, loaded, on_progress or (lambda line: None), ranks=ranks).run()
+    trainer = _WarmStartTrainer(config, loaded, on_progress or (lambda line: None), ranks=ranks)
+    result = trainer.run()
     if ranks.first:
         write_directory_atomically(config.out_dir, loaded.save)
+        trainer.unfinished.remove()
     return result
 
 
@@ -168,7 +165,9 @@ class _WarmStartTrainer:
         self.compute = ComputeDevice.resolve(config.device, config.dtype, fastest_on_cpu=True)
         self.model = loaded.model.to(self.compute.device).train()
         self.report = report
-        self.random = Random(config.seed if self.ranks.first else of_rank(str(config.seed), self.ranks))
+        self.unfinished = UnfinishedWarmStart(config)
+        anew = self.ranks.first and not self.unfinished.suffix
+        self.random = Random(config.seed if anew else of_rank(f"{config.seed}{self.unfinished.suffix}", self.ranks))
         self.batch_size = max(1, config.batch_size // self.ranks.size)
         self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
         self.reading: Reading | None = None
@@ -206,23 +205,22 @@ class _WarmStartTrainer:
     def run(self) -> WarmupResult:
         if self.config.pages:
             self._learn_to_read()
-        config, began_s = self.config, self.clock.monotonic()
-        seen, update, mean_loss, next_report = 0, 0, math.nan, config.report_every_images
-        accuracy, reported, elapsed_s = {}, -1, 0.0
-        while seen < config.images and elapsed_s < config.max_minutes * 60:
-            done = max(seen / config.images, elapsed_s / (config.max_minutes * 60))
-            set_rate(self.optimizer, config.learning_rate, update, done, config)
-            loss = self._update()
-            seen, update = seen + config.batch_size, update + 1
-            elapsed_s = self.ranks.broadcast(self.clock.monotonic() - began_s)
-            mean_loss = loss if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * loss
-            if seen >= next_report:
-                next_report += config.report_every_images
-                accuracy, reported = self._report_progress(seen, mean_loss, elapsed_s), seen
-        if reported < seen:
-            accuracy = self._report_progress(seen, mean_loss, elapsed_s)
-        elapsed_s = self.clock.monotonic() - began_s
-        return WarmupResult(seen, elapsed_s, mean_loss, accuracy["grounding"], accuracy["demonstration"])
+        config, accuracy = self.config, {}
+        limits = StageLimits(config.images, config.max_minutes, config.report_every_images, config.learning_rate)
+        progress = self.unfinished.restore("images", self.optimizer, self.parameters)
+        stage = Stage(
+            "images", limits, config, self.optimizer, self.parameters, progress, self.unfinished, self.ranks, self.clock
+        )  # fmt: skip
+
+        def report(progress: StageProgress) -> None:
+            accuracy.update(self._report_progress(progress))
+
+        stage.run(self._losses, sum_of, report)
+        if not accuracy:  # it was interrupted after its last update
+            report(progress)
+        return WarmupResult(
+            progress.seen, progress.elapsed_s, progress.mean_loss, accuracy["grounding"], accuracy["demonstration"]
+        )
 
     def _learn_to_read(self) -> None:
         known, measured = (
@@ -230,17 +228,17 @@ class _WarmStartTrainer:
         )
         images = ReadImages(known, self.builder.model_image, self.mentioned)
         self.reading = Reading(self.loaded, self.compute, images, measured, self.config, self.ranks, self.head)
-        self.reading.learn(self.clock, self.report)
+        if self.unfinished.stage != "images":
+            self.reading.learn(self.clock, self.report, self.unfinished)
         count = max(1, self.batch_size // 2)
-        self.pages = self.reading.draw_ahead(
-            count, Random(of_rank(f"{self.config.seed}/pages of the policy", self.ranks))
-        )
+        seed = f"{self.config.seed}/pages of the policy{self.unfinished.suffix}"
+        self.pages = self.reading.draw_ahead(count, Random(of_rank(seed, self.ranks)))
         self.parameters = [*self.parameters, *self.reading.parameters()]
         self.optimizer = make_optimizer(
             self.parameters, self.config.learning_rate, self.config, slow=list(self.model.model.visual.parameters())
         )
 
-    def _update(self) -> float:
+    def _losses(self) -> list[Tensor]:
         if self.head is None:
             examples = self.lessons.draw_images(self.batch_size)
             losses = [self._answer_loss([each.image for each in examples], [each.queries for each in examples])]
@@ -249,9 +247,7 @@ class _WarmStartTrainer:
             losses = [self._described_loss(half), self._head_loss(self.head, half)]
         if self.reading is not None:
             losses += self._page_losses(self.reading)
-        loss = sum_of(losses)
-        make_update(self.optimizer, loss, self.ranks, self.config.grad_clip)
-        return float(loss.detach())
+        return losses
 
     def _described_loss(self, count: int) -> Tensor:
         """What a policy with an action head says, in nats per answer, as the head's loss is per question."""
@@ -314,19 +310,19 @@ class _WarmStartTrainer:
             logits_MV = self.model.lm_head(hidden_BTD[:, :-1][asked_BT]).float()
         return logits_MV, labels_BT[asked_BT]
 
-    def _report_progress(self, seen: int, loss: float, elapsed_s: float) -> dict[str, float]:
+    def _report_progress(self, progress: StageProgress) -> dict[str, float]:
         if not self.ranks.first:
             return {"grounding": math.nan, "demonstration": math.nan}
         accuracy = self._measure()
         line = {
             "kind": "warmup",
             "time_s": self.clock.time(),
-            "images": seen,
-            "loss": round(loss, 4),
+            "images": progress.seen,
+            "loss": round(progress.mean_loss, 4),
             "grounding_accuracy": round(accuracy["grounding"], 4),
             **({"text_accuracy": _rounded(accuracy["text"])} if self.by_text else {}),
             "imitation_accuracy": _rounded(accuracy["demonstration"]),
-            "elapsed_s": round(elapsed_s, 1),
+            "elapsed_s": round(progress.elapsed_s, 1),
         }
         append_metrics(self.config.metrics, line)
         self.report(line)

@@ -31,10 +31,11 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
-from dart_train.warmup.optimisation import make_optimizer, make_update, of_rank, set_rate, share_parameters, sum_of
+from dart_train.warmup.optimisation import make_optimizer, of_rank, share_parameters
 from dart_train.warmup.pages import PageWriter, PlacedText, ScreenBox, find_texts
 from dart_train.warmup.pointing import HeadLearner
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, Screenshot, shift_windows
+from dart_train.warmup.stage import Stage, StageLimits, StageProgress, UnfinishedWarmStart
 from dart_train.warmup.text_scores import TextScores
 
 if TYPE_CHECKING:
@@ -212,51 +213,49 @@ class Reading:
             self._pointers.bias.zero_()
         self._pointers.to(compute.device)
 
-    def learn(self, clock: Clock, report: Callable[[Mapping[str, Any]], None]) -> None:
+    def learn(self, clock: Clock, report: Callable[[Mapping[str, Any]], None], unfinished: UnfinishedWarmStart) -> None:
         """Train until all pages are seen or the minutes are used up.
 
         Args:
             clock: Clock of the time limit.
             report: Called with every metric line.
+            unfinished: What an interrupted warm start had learned, and where it is kept.
         """
         config, ranks = self._config, self._ranks
         parameters = [*self._tower.parameters(), self.scores.embedding.weight, *self.parameters()]
         if self._head is not None:
             parameters += self._head.parameters()
         optimizer = make_optimizer(parameters, config.pages_learning_rate, config)
+        progress = unfinished.restore("pages", optimizer, parameters)
         share_parameters(parameters, ranks)
-        random, began_s, limit_s = (
-            Random(of_rank(f"{config.seed}/pages", ranks)),
-            clock.monotonic(),
-            config.pages_max_minutes * 60,
+        limits = StageLimits(
+            config.pages, config.pages_max_minutes, config.report_every_pages, config.pages_learning_rate
         )
-        seen, update, mean_loss, next_report, elapsed_s = 0, 0, math.nan, config.report_every_pages, 0.0
+        stage = Stage("pages", limits, config, optimizer, parameters, progress, unfinished, ranks, clock)
+        random = Random(of_rank(f"{config.seed}/pages{unfinished.suffix}", ranks))
         with contextlib.closing(self.draw_ahead(max(1, config.batch_size // ranks.size), random)) as batches:
-            while seen < config.pages and elapsed_s < limit_s:
-                set_rate(
-                    optimizer, config.pages_learning_rate, update, max(seen / config.pages, elapsed_s / limit_s), config
-                )
-                losses = self.losses(next(batches))
-                make_update(optimizer, sum_of(losses), ranks, config.grad_clip)
-                seen, update = seen + config.batch_size, update + 1
-                elapsed_s = ranks.broadcast(clock.monotonic() - began_s)
-                found = float(losses[0].detach())
-                mean_loss = found if math.isnan(mean_loss) else 0.95 * mean_loss + 0.05 * found
-                if seen >= min(next_report, config.pages) or elapsed_s >= limit_s:
-                    next_report += config.report_every_pages
-                    if not ranks.first:
-                        continue
-                    accuracy = self.accuracy()
-                    line = {
-                        "kind": "reading",
-                        "time_s": clock.time(),
-                        "pages": seen,
-                        "loss": round(mean_loss, 4),
-                        "reading_accuracy": None if math.isnan(accuracy) else round(accuracy, 4),
-                        "elapsed_s": round(elapsed_s, 1),
-                    }
-                    append_metrics(config.metrics, line)
-                    report(line)
+            stage.run(
+                lambda: self.losses(next(batches)),
+                lambda losses: losses[0],
+                lambda progress: self._report_progress(progress, clock.time(), report),
+            )
+
+    def _report_progress(
+        self, progress: StageProgress, time_s: float, report: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        if not self._ranks.first:
+            return
+        accuracy = self.accuracy()
+        line = {
+            "kind": "reading",
+            "time_s": time_s,
+            "pages": progress.seen,
+            "loss": round(progress.mean_loss, 4),
+            "reading_accuracy": None if math.isnan(accuracy) else round(accuracy, 4),
+            "elapsed_s": round(progress.elapsed_s, 1),
+        }
+        append_metrics(self._config.metrics, line)
+        report(line)
 
     def parameters(self) -> Iterator[Any]:
         """What is trained here and thrown away at the end.

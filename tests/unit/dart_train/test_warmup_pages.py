@@ -29,6 +29,7 @@ from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import QueryBuilder
 from dart_train.warmup.reading import AROUND_TEXT_PX, ReadImage, ReadImages, Reading
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError
+from dart_train.warmup.stage import UnfinishedWarmStart
 from dart_train.warmup.text_scores import NO_TEXT_LOGIT, TextScores
 
 torch = pytest.importorskip("torch")
@@ -303,7 +304,7 @@ def test_reading_trains_the_vision_tower_and_the_words_of_texts_alone(loaded: Lo
     chosen = config(tmp_path, tmp_path, pages=240, report_every_pages=80, batch_size=8, pages_learning_rate=3e-3)
     before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     lines: list[Any] = []
-    reading(loaded, chosen).learn(SYSTEM_CLOCK, lines.append)
+    reading(loaded, chosen).learn(SYSTEM_CLOCK, lines.append, UnfinishedWarmStart(chosen))
     assert [(line["kind"], line["pages"]) for line in lines] == [("reading", n) for n in (80, 160, 240)]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.4
     assert all(0 <= line["reading_accuracy"] <= 1 for line in lines)
