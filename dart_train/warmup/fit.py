@@ -185,7 +185,8 @@ class _WarmStartTrainer:
         self.by_text = bool(self.mentioned)
         self.sentences = text_sentences(self.screens) if self.by_text else {}
         self.imitated = imitated_steps(self.screens, config)
-        if self.head is not None and not self.imitated:
+        answered = any(screen.action is not None and screen.of_step in self.imitated for screen in self.screens)
+        if self.head is not None and not answered:
             raise ScreenError(
                 "a policy with an action head learns what to say from demonstrations alone: raise warmup.imitated_demos_per_family"
             )

@@ -437,6 +437,10 @@ def test_a_head_without_demonstrations_is_refused(tmp_path: Path, loaded: Loaded
     _store(tmp_path / "screens", 8)
     with pytest.raises(ScreenError, match=r"raise warmup\.imitated_demos_per_family"):
         warm_start(_config(tmp_path, tmp_path / "start", pointer=True, imitated_demos_per_family=0))
+    for file in (tmp_path / "screens").glob("*.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"action": None}))
+    with pytest.raises(ScreenError, match=r"learns what to say from demonstrations alone"):
+        warm_start(_config(tmp_path, tmp_path / "start", pointer=True, imitated_demos_per_family=8))
 
 
 def test_the_knobs_choose_what_is_imitated(tmp_path: Path) -> None:
