@@ -3,7 +3,8 @@
 Role: runs the recipe, then evaluates the version that validation chose against version 0 on the test split, with the held-out families.
 Rule: recipe and families are named before anything runs; the same command goes on where an earlier one stopped; a policy that falls short
 is a figure, not an error. The macro mean is the mean over families of the share of solved tasks. Minutes are those of the run's stages, so
-that a run in several goes counts all of them. Non-goals: several seeds, the demo's four families (`benchmarks demo`).
+that a run in several goes counts all of them. The curve is of the sampled training rollouts, so it lies below that of greedy evaluations.
+Non-goals: several seeds, the demo's four families (`benchmarks demo`).
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import json
 import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dart_train.data_manager.catalog import task_family
 from dart_train.evaluation.results import HELD_OUT, TRAINED
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "dart_train" / "recipes" / "twelve-families.toml"
+CURVE_POINTS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +63,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         test_code = subprocess.run([*test, "--json", str(found)], check=False).returncode
         tested = _read(found)
     codes = {"exit_code": code, "test_exit_code": test_code}
-    return {**codes, "settings": args.overrides, **figures(report, tested)}
+    measured = {**codes, "settings": args.overrides, **figures(report, tested)}
+    return measured | {"curve": curve(_lines(folder / "metrics.jsonl"))}
 
 
 def figures(report: Mapping[str, Any], tested: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,6 +101,40 @@ def figures(report: Mapping[str, Any], tested: Mapping[str, Any]) -> dict[str, A
     return found
 
 
+def curve(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Gather how the sampled rollouts of training went.
+
+    Args:
+        metrics: The lines of a run's metrics.
+
+    Returns:
+        Of `CURVE_POINTS` parts of equal numbers of episodes, in order: the policy version that most of them began with, the mean reward
+        of each family in percent, and the mean over the families.
+    """
+    trained = [
+        line
+        for line in metrics
+        if line.get("kind") == "episode" and line["phase"].startswith("train") and line["reward"] is not None
+    ]
+    points = []
+    for part in range(CURVE_POINTS):
+        episodes = trained[part * len(trained) // CURVE_POINTS : (part + 1) * len(trained) // CURVE_POINTS]
+        rewards: dict[str, list[float]] = defaultdict(list)
+        for line in episodes:
+            rewards[task_family(line["task"])].append(line["reward"])
+        if episodes:
+            families = {name: round(100 * statistics.fmean(found), 1) for name, found in sorted(rewards.items())}
+            points.append(
+                {
+                    "episodes": len(episodes),
+                    "version": statistics.mode(line["versions"][0] for line in episodes),
+                    "macro_percent": macro(list(families.values())),
+                    "families": families,
+                }
+            )
+    return points
+
+
 def macro(percents: Sequence[float]) -> float | None:
     """The mean over families; None without one."""
     return round(statistics.fmean(percents), 1) if percents else None
@@ -106,6 +145,10 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = [row["name"] for row in rows]
     end = names.index(HELD_OUT) if HELD_OUT in names else len(names)
     return names[names.index(TRAINED) + 1 : end]
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 
 `.venv/bin/python docs/images/make_pictures.py [NAME ...]`, on a host that runs live desktops, with Chromium and its driver
 (`make test-browser` installs them). `dashboard`, `live-view`, `exploration`, `reset` and `fork` use desktops of a farm of their own.
-`demo` is drawn from `benchmarks/results/demo.json`. `report` and `watch` show a finished run (`--run FOLDER`); `training` looks at one that
-goes on, until it has ended. `attention` asks a model with an action head (`--model`) about a screenshot (`--screen`, `--ask`).
+`demo` and `beyond-demo` are drawn from `demo.json` and `beyond_demo.json` in `benchmarks/results`. `report` and `watch` show a finished run
+(`--run FOLDER`); `training` looks at one that goes on, until it has ended. `attention` asks a model with an action head (`--model`) about a
+screenshot (`--screen`, `--ask`).
 
 Rule: a picture has at most 256 colours and `LIMIT_KIB`; a larger one is an error. Films have limits of their own (`films`), and show no
 times, because the host may be busy.
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from films import Scene, save_film, sheet, with_caption
+
+from dart_train.evaluation.results import HELD_OUT, TRAINED
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,6 +61,8 @@ FILM_WIDTH_PX = 780
 ATTENTION_WIDTH_PX = 900
 """A smaller screen is enlarged by a whole number up to this width."""
 EXPLORED_STEPS = 30
+BEFORE, AFTER = "#b9c2d0", "#3b5bdb"
+"""Colours of success before and after training."""
 
 
 def dashboard(options: argparse.Namespace) -> None:
@@ -96,17 +101,13 @@ def watch(options: argparse.Namespace) -> None:
 
 def demo(options: argparse.Namespace) -> None:
     """Success before and after the demo, for each of its three seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    runs = json.loads((ROOT / "benchmarks" / "results" / "demo.json").read_text(encoding="utf-8"))["figures"]["runs"]
+    pyplot = _pyplot()
+    runs = _figures("demo")["runs"]
     seeds = [name for name in sorted(runs) if name.startswith("seed-")]
     figure, axes = pyplot.subplots(figsize=(7.2, 2.6), dpi=150)
     for offset, key, color, label in (
-        (-0.2, "before_percent", "#b9c2d0", "after the warm start"),
-        (0.2, "after_percent", "#3b5bdb", "after GRPO"),
+        (-0.2, "before_percent", BEFORE, "after the warm start"),
+        (0.2, "after_percent", AFTER, "after GRPO"),
     ):
         values = [runs[name][key] for name in seeds]
         bars = axes.bar([index + offset for index in range(len(seeds))], values, 0.38, color=color, label=label)
@@ -116,10 +117,41 @@ def demo(options: argparse.Namespace) -> None:
     axes.set_ylabel("success, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.22), ncols=2, fontsize=8)
-    figure.tight_layout()
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    _save(drawn.getvalue(), "demo")
+    _save_figure(figure, "demo")
+
+
+def beyond_demo(options: argparse.Namespace) -> None:
+    """What the recipe of twelve families learns: the curve of its training, and each family of the test before and after it."""
+    pyplot = _pyplot()
+    found = _figures("beyond_demo")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.2), dpi=150, width_ratios=[1, 2])
+    points = found["curve"]
+    left.plot([p["version"] for p in points], [p["macro_percent"] for p in points], "o-", color=AFTER, markersize=3)
+    left.set_ylim(0, 105)
+    left.set_xlabel("updates of GRPO")
+    left.set_ylabel("mean over families, %")
+    left.set_title("sampled rollouts of training", fontsize=9)
+    gains = found["test"]
+    rows = [name for name in gains if name not in {TRAINED, HELD_OUT}]
+    for offset, key, color, label in (
+        (-0.2, "before_percent", BEFORE, "after the warm start"),
+        (0.2, "after_percent", AFTER, "after GRPO"),
+    ):
+        right.bar(
+            [at + offset for at in range(len(rows))],
+            [gains[name][key] for name in rows],
+            0.38,
+            color=color,
+            label=label,
+        )
+    right.set_xticks(range(len(rows)), [name.replace("_", " ") for name in rows], rotation=45, ha="right", fontsize=7)
+    right.set_ylim(0, 105)
+    right.set_title("success on test tasks, %; the last two families are held out", fontsize=9)
+    right.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.25), ncols=2, fontsize=8)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7)
+    _save_figure(figure, "beyond-demo")
 
 
 def attention(options: argparse.Namespace) -> None:
@@ -398,6 +430,29 @@ def _save(png: bytes, name: str) -> None:
     print(f"{path}: {size_kib:.0f} KiB")
 
 
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _figures(benchmark: str) -> dict[str, Any]:
+    """The figures of a recorded result."""
+    recorded = ROOT / "benchmarks" / "results" / f"{benchmark}.json"
+    figures: dict[str, Any] = json.loads(recorded.read_text(encoding="utf-8"))["figures"]
+    return figures
+
+
+def _save_figure(figure: Any, name: str) -> None:
+    figure.tight_layout()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    _save(drawn.getvalue(), name)
+
+
 def _png(picture: Image.Image) -> bytes:
     drawn = io.BytesIO()
     picture.save(drawn, format="png")
@@ -414,6 +469,7 @@ PICTURES: dict[str, Callable[[argparse.Namespace], None]] = {
     "dashboard": dashboard,
     "live-view": live_view,
     "demo": demo,
+    "beyond-demo": beyond_demo,
     "report": report,
     "watch": watch,
     "attention": attention,

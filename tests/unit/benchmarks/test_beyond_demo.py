@@ -44,6 +44,28 @@ def test_a_missing_part_is_left_out() -> None:
     assert "macro_percent" not in bench.figures(REPORT, {})
 
 
+def episode(family: str, reward: float | None, version: int, phase: str = "train-1") -> dict[str, Any]:
+    return {
+        "kind": "episode",
+        "phase": phase,
+        "task": f"basics/{family}/0001",
+        "reward": reward,
+        "versions": [version, version],
+    }
+
+
+def test_the_curve_is_the_mean_over_families_of_parts_of_the_training() -> None:
+    lines = [{"kind": "update"}, episode("a", 1.0, 0, "eval-before")]
+    for part in range(bench.CURVE_POINTS):
+        lines += [episode("a", 1.0, part), episode("a", float(part > 4), part), episode("b", float(part > 4), part)]
+        lines += [episode("b", 0.0, part), episode("a", None, part)]
+    points = bench.curve(lines)
+    assert [point["version"] for point in points] == list(range(bench.CURVE_POINTS))
+    assert [point["macro_percent"] for point in points] == [25.0] * 5 + [75.0] * 5
+    assert points[0] == {"episodes": 4, "version": 0, "macro_percent": 25.0, "families": {"a": 50.0, "b": 0.0}}
+    assert bench.curve(lines[:2]) == []
+
+
 def test_the_recipe_names_twelve_families_and_others_to_test_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
