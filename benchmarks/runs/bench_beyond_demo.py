@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: Its parser.
     """
-    parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs" / "benchmark")
+    parser.add_argument("--runs-dir", type=Path, help="folder of the run; default: runs/benchmark in the repository")
     parser.add_argument("--test-tasks", type=int, default=420, help="tasks of the test split, over all families")
     parser.add_argument("--set", dest="overrides", action="append", default=[], help="passed on to dart-train run")
 
@@ -47,12 +47,12 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     Returns:
         The figures.
     """
-    command = [sys.executable, "-m", "dart_train.cli"]
-    run = [*command, "run", str(RECIPE), "--name", "twelve-families", "--runs-dir", str(args.runs_dir)]
+    command, runs_dir = [sys.executable, "-m", "dart_train.cli"], args.runs_dir or ROOT / "runs" / "benchmark"
+    run = [*command, "run", str(RECIPE), "--name", "twelve-families", "--runs-dir", str(runs_dir)]
     for setting in args.overrides:
         run += ["--set", setting]
     code = subprocess.run(run, check=False).returncode
-    folder = args.runs_dir / "twelve-families"
+    folder = runs_dir / "twelve-families"
     report = _read(folder / "report" / "result.json")
     tested: dict[str, Any] = {}
     test_code = None
