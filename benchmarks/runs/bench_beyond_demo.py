@@ -108,7 +108,7 @@ def curve(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         metrics: The lines of a run's metrics.
 
     Returns:
-        Of `CURVE_POINTS` parts of equal numbers of episodes, in order: the policy version that most of them began with, the mean reward
+        Of `CURVE_POINTS` parts of equal numbers of episodes, in order: the median of the policy versions that they began with, the mean reward
         of each family in percent, and the mean over the families.
     """
     trained = [
@@ -127,7 +127,7 @@ def curve(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             points.append(
                 {
                     "episodes": len(episodes),
-                    "version": statistics.mode(line["versions"][0] for line in episodes),
+                    "version": statistics.median_low(line["versions"][0] for line in episodes),
                     "macro_percent": macro(list(families.values())),
                     "families": families,
                 }
