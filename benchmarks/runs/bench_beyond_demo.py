@@ -108,8 +108,8 @@ def curve(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         metrics: The lines of a run's metrics.
 
     Returns:
-        Of `CURVE_POINTS` parts of equal numbers of episodes, in order: the median of the policy versions that they began with, the mean reward
-        of each family in percent, and the mean over the families.
+        Of `CURVE_POINTS` parts of equal numbers of episodes, in order: the median of the policy versions that they began with, the mean
+        reward of each family in percent, and the mean over the families.
     """
     trained = [
         line
