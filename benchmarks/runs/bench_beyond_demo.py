@@ -19,12 +19,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.data_manager.catalog import task_family
 from dart_train.evaluation.results import HELD_OUT, TRAINED
+from dart_train.report.build import read_metrics
+from dart_train.run.paths import RunPaths
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "dart_train" / "recipes" / "twelve-families.toml"
 CURVE_POINTS = 10
+WRONG_INPUT = 2
+"""Exit code of `dart-train` for settings or a run folder that it refuses."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +51,19 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
     Returns:
         The figures.
+
+    Raises:
+        UnsupportedCapabilityError: `dart-train run` refuses the settings or the folder.
     """
     command, runs_dir = [sys.executable, "-m", "dart_train.cli"], args.runs_dir or ROOT / "runs" / "benchmark"
     run = [*command, "run", str(RECIPE), "--name", "twelve-families", "--runs-dir", str(runs_dir)]
     for setting in args.overrides:
         run += ["--set", setting]
     code = subprocess.run(run, check=False).returncode
+    if code == WRONG_INPUT:
+        raise UnsupportedCapabilityError(
+            "dart-train run refused the settings or the folder: it says above what to change"
+        )
     folder = runs_dir / "twelve-families"
     report = _read(folder / "report" / "result.json")
     tested: dict[str, Any] = {}
@@ -64,7 +76,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         tested = _read(found)
     codes = {"exit_code": code, "test_exit_code": test_code}
     measured = {**codes, "settings": args.overrides, **figures(report, tested)}
-    return measured | {"curve": curve(_lines(folder / "metrics.jsonl"))}
+    return measured | {"curve": curve(read_metrics(RunPaths(folder)))}
 
 
 def figures(report: Mapping[str, Any], tested: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,10 +157,6 @@ def _trained(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = [row["name"] for row in rows]
     end = names.index(HELD_OUT) if HELD_OUT in names else len(names)
     return names[names.index(TRAINED) + 1 : end]
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Role: `warm_start(config)` reads the screens, trains, measures on held-out tasks and writes policy version 0. A policy with an action head
 learns from half of the images of an update what to say, and its head from the other half where things are.
 Rule: the result appears under its final name only when it is complete; the same configuration and screens give the same order of
-images and questions; a warm start that was interrupted goes on at its last report. Non-goals: choosing a checkpoint (the last one is the
+images and questions; a warm start that was interrupted goes on from its last report. Non-goals: choosing a checkpoint (the last one is the
 result), limits and interruptions (`dart_train.warmup.stage`).
 """
 
@@ -166,8 +166,10 @@ class _WarmStartTrainer:
         self.model = loaded.model.to(self.compute.device).train()
         self.report = report
         self.unfinished = UnfinishedWarmStart(config)
-        anew = self.ranks.first and not self.unfinished.suffix
-        self.random = Random(config.seed if anew else of_rank(f"{config.seed}{self.unfinished.suffix}", self.ranks))
+        anew = self.ranks.first and not self.unfinished.seed_suffix
+        self.random = Random(
+            config.seed if anew else of_rank(f"{config.seed}{self.unfinished.seed_suffix}", self.ranks)
+        )
         self.batch_size = max(1, config.batch_size // self.ranks.size)
         self.head = HeadLearner(loaded, self.compute) if isinstance(loaded, PointingModel) else None
         self.reading: Reading | None = None
@@ -232,7 +234,7 @@ class _WarmStartTrainer:
         if self.unfinished.stage != "images":
             self.reading.learn(self.clock, self.report, self.unfinished)
         count = max(1, self.batch_size // 2)
-        seed = f"{self.config.seed}/pages of the policy{self.unfinished.suffix}"
+        seed = f"{self.config.seed}/pages of the policy{self.unfinished.seed_suffix}"
         self.pages = self.reading.draw_ahead(count, Random(of_rank(seed, self.ranks)))
         self.parameters = [*self.parameters, *self.reading.parameters()]
         self.optimizer = make_optimizer(

@@ -232,7 +232,7 @@ class Reading:
             config.pages, config.pages_max_minutes, config.report_every_pages, config.pages_learning_rate
         )
         stage = Stage("pages", limits, config, optimizer, parameters, progress, unfinished, ranks, clock)
-        random = Random(of_rank(f"{config.seed}/pages{unfinished.suffix}", ranks))
+        random = Random(of_rank(f"{config.seed}/pages{unfinished.seed_suffix}", ranks))
         with contextlib.closing(self.draw_ahead(max(1, config.batch_size // ranks.size), random)) as batches:
             stage.run(
                 lambda: self.losses(next(batches)),

@@ -99,7 +99,7 @@ class UnfinishedWarmStart:
         self.seen: int = self._state["progress"]["seen"] if self._state else 0
 
     @property
-    def suffix(self) -> str:
+    def seed_suffix(self) -> str:
         """What makes seeds of a warm start that goes on differ from those of its beginning; nothing at its beginning."""
         return f"/after {self.seen} {self.stage}" if self.seen else ""
 

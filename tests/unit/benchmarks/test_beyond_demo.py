@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.runs import bench_beyond_demo as bench
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.config import load_recipe
 from dart_train.evaluation.results import HELD_OUT, TRAINED
 
@@ -64,6 +66,16 @@ def test_the_curve_is_the_mean_over_families_of_parts_of_the_training() -> None:
     assert [point["macro_percent"] for point in points] == [25.0] * 5 + [75.0] * 5
     assert points[0] == {"episodes": 4, "version": 0, "macro_percent": 25.0, "families": {"a": 50.0, "b": 0.0}}
     assert bench.curve(lines[:2]) == []
+
+
+def test_wrong_settings_are_an_error_and_no_record(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    args = parser.parse_args(["--runs-dir", str(tmp_path / "runs"), "--set", "warmup.processes=3"])
+    with pytest.raises(UnsupportedCapabilityError, match="refused the settings or the folder"):
+        bench.measure(args)
+    assert "no multiple of processes 3" in capfd.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_the_recipe_names_twelve_families_and_others_to_test_on(

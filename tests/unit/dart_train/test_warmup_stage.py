@@ -106,7 +106,7 @@ def test_a_state_of_another_stage_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         kept.run(4)
     other = UnfinishedWarmStart(kept.config)
-    assert (other.stage, other.seen, other.suffix) == ("images", 16, "/after 16 images")
+    assert (other.stage, other.seen, other.seed_suffix) == ("images", 16, "/after 16 images")
     parameters = [torch.nn.Parameter(torch.zeros(3))]
     optimizer = make_optimizer(parameters, 0.1, kept.config)
     assert other.restore("pages", optimizer, parameters).seen == 0
