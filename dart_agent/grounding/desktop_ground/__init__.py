@@ -10,6 +10,7 @@
     capture         one screen of a live desktop
     walk            the states of applications, one after the other
     kept_screens    screens of finished applications on disk, so that a second call goes on
+    recording       the screens of all applications of an image
     generate        the whole benchmark: desktops, files, manifest
 
 Rule: `screen` to `benchmark` are pure functions of what was captured and of a seed; `capture` to `generate` need a farm. Non-goals:

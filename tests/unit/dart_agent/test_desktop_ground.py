@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from dart_agent.cli import app
 from dart_agent.errors import AgentError, ConfigError
 from dart_agent.grounding.datasets.formats import ReadableFormat, read_dataset
-from dart_agent.grounding.desktop_ground import generate as generating
+from dart_agent.grounding.desktop_ground import recording
 from dart_agent.grounding.desktop_ground.benchmark import NOVEL, PER_TARGET, choose_novel, make_benchmark
 from dart_agent.grounding.desktop_ground.generate import GroundPlan, check_folder, generate, write_benchmark
 from dart_agent.grounding.desktop_ground.kept_screens import UNFINISHED
@@ -388,8 +388,8 @@ def stub_walks(monkeypatch: pytest.MonkeyPatch, failing: dict[str, Exception]) -
             raise failing[one.name]
         return screens((one.name,), 3)
 
-    monkeypatch.setattr(generating.AsyncFarmClient, "connect", connect)
-    monkeypatch.setattr(generating, "walk_application", walk)
+    monkeypatch.setattr(recording.AsyncFarmClient, "connect", connect)
+    monkeypatch.setattr(recording, "walk_application", walk)
     return farm, names
 
 
