@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
@@ -18,6 +18,8 @@ from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import PolicyVersion
 
+QuantizationKind = Literal["fp8_per_channel"]
+"""How an engine stores and multiplies matrices: in float8 (e4m3), with a scale per output channel and a scale per token of the input."""
 SOCKET_NAME = "worker.sock"
 KEY_NAME = "key"
 
@@ -36,13 +38,31 @@ class PublishedWeights:
         return WeightsId(self.version, self.digest)
 
 
+def check_precision(dtype: str, quantization: QuantizationKind | None) -> None:
+    """Check that an engine can have both.
+
+    Args:
+        dtype: Data type of what is not quantised.
+        quantization: How matrices are quantised; None: they are not.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if quantization is not None and dtype == "float32":
+        raise ValueError(
+            f"quantization = {quantization!r} takes inputs of 16 bits, not those of dtype = 'float32': set dtype = 'bfloat16'"
+        )
+
+
 class WorkerSettings(StrictModel):
     """One vLLM engine.
 
     model: directory of a Hugging Face checkpoint, or its name in the local cache. threads: OpenMP threads of the engine (CPU builds).
     max_num_seqs: requests in one batch. kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs).
     kv_block_tokens: tokens of one block of that cache, which is what prefixes are shared in (None: vLLM's own choice, 128 on CPUs). eager:
-    skip compilation; starts much faster, and on small models runs as fast. device_ids: CUDA_VISIBLE_DEVICES of this worker.
+    skip compilation; starts much faster, and on small models runs as fast. quantization: the engine quantises the matrices of the language
+    model's layers when it loads weights, also published ones; vision tower and embeddings keep `dtype`, which has 16 bits then (None: all
+    weights have `dtype`). device_ids: CUDA_VISIBLE_DEVICES of this worker.
     kv_after_update: whether running requests compute their key-value cache again with new weights, so that a forward pass gives their
     log-probs again, or keep it. weight_transfer: how weights come; `nccl` and `ipc` need GPUs. drain_timeout_s: how long running requests
     may go on when the worker is stopped or replaced.
@@ -50,6 +70,7 @@ class WorkerSettings(StrictModel):
 
     model: str = Field(min_length=1)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    quantization: QuantizationKind | None = None
     max_model_len: int = Field(default=1024, ge=64)
     max_num_seqs: int = Field(default=32, ge=1)
     max_images: int = Field(default=1, ge=1)
@@ -67,6 +88,11 @@ class WorkerSettings(StrictModel):
     stop_timeout_s: float = Field(default=10.0, gt=0)
     drain_timeout_s: float = Field(default=5.0, ge=0)
     probe_interval_s: float = Field(default=15.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check_precision(self) -> Self:
+        check_precision(self.dtype, self.quantization)
+        return self
 
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dart_agent.inference.config import split_devices
 from dart_agent.inference.decisions.weight_updates import UpdateMode
+from dart_agent.inference.settings import QuantizationKind, check_precision
 from dart_agent.strict_model import StrictModel
 from dart_train.model.weights import PublishedDtype, PublishedWeightsKind
 
@@ -24,6 +25,8 @@ class InferenceSection(StrictModel):
         workers: Number of workers.
         threads: CPU threads per worker.
         dtype: Data type of the model.
+        quantization: `fp8_per_channel`: workers keep the matrices of the language model's layers in float8 with a scale per output channel,
+            and quantise published weights when they load them; `dtype` has 16 bits then. None: all weights have `dtype`.
         max_model_len: Longest prompt with its response, in tokens.
         max_num_seqs: Most requests in one batch of a worker.
         kv_cache_mib: Key-value cache per worker in MiB; "auto", or null on the command line: vLLM's own choice, right for GPUs.
@@ -46,6 +49,7 @@ class InferenceSection(StrictModel):
     workers: int = Field(default=2, ge=1, le=64)
     threads: int = Field(default=1, ge=1)
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    quantization: QuantizationKind | None = None
     max_model_len: int = Field(default=512, ge=64)
     max_num_seqs: int = Field(default=32, ge=1)
     kv_cache_mib: int | None = Field(default=96, ge=8)
@@ -66,7 +70,18 @@ class InferenceSection(StrictModel):
         """TOML has no null."""
         return None if value in ("auto", "null") else value
 
+    @field_validator("quantization", mode="before")
+    @classmethod
+    def _read_none(cls, value: object) -> object:
+        """TOML has no null."""
+        return None if value in ("none", "null") else value
+
     @model_validator(mode="after")
     def _devices_suffice(self) -> InferenceSection:
         split_devices(self.devices, self.workers, self.tensor_parallel)
+        return self
+
+    @model_validator(mode="after")
+    def _precision_fits(self) -> InferenceSection:
+        check_precision(self.dtype, self.quantization)
         return self

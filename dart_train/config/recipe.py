@@ -118,6 +118,15 @@ class Recipe(StrictModel):
             raise ValueError(
                 'inference.publish = "adapter" needs a LoRA adapter: set train.lora_rank, or publish = "model"'
             )
+        uncorrected = self.train.correction == "none" or (
+            self.train.correction == "token_truncate" and self.train.tis_cap is None
+        )
+        if self.inference.quantization is not None and uncorrected:
+            raise ValueError(
+                f"inference.quantization = {self.inference.quantization!r} samples from another distribution than the trainer's, and "
+                f"train.correction = {self.train.correction!r} does not correct the difference: set train.correction = "
+                '"token_truncate" with train.tis_cap = 2, or leave inference.quantization out'
+            )
         if self.inference.update_mode not in (None, self.update_mode):
             raise ValueError(
                 f"rollout.scheduling {self.rollout.scheduling.value!r} updates inference workers in mode {self.update_mode.value!r}: "
@@ -128,6 +137,10 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _head_can_act_and_train(self) -> Recipe:
         own_engine = self.inference.engine == "transformers"
+        if own_engine and self.inference.quantization is not None:
+            raise ValueError(
+                'inference.engine = "transformers" has no quantised weights: leave inference.quantization out, or set engine = "vllm"'
+            )
         if not self.model.pointer:
             if own_engine:
                 raise ValueError(

@@ -13,7 +13,7 @@ from dart_train.config import Recipe
 from dart_train.plan.policy_size import PolicySize
 
 GIB = 2**30
-FLOAT32, BFLOAT16 = 4, 2
+FLOAT32, BFLOAT16, FLOAT8 = 4, 2, 1
 RESERVED = 2 * GIB
 """Assumed: CUDA context, libraries, fragmentation, buffers of collectives."""
 SCORE_BYTES = GIB // 2
@@ -160,7 +160,11 @@ def engine_memory(recipe: Recipe, size: PolicySize, device_bytes: int, *, on_cpu
     """
     section = recipe.inference
     share = int(device_bytes * section.gpu_memory_fraction)
-    weights = (FLOAT32 if section.dtype == "float32" else BFLOAT16) * size.parameters.total // section.tensor_parallel
+    value = FLOAT32 if section.dtype == "float32" else BFLOAT16
+    weights = value * size.parameters.total
+    if section.quantization is not None:
+        weights -= (value - FLOAT8) * sum(rows * columns for rows, columns in size.parameters.linear)
+    weights //= section.tensor_parallel
     if on_cpu and section.kv_cache_mib is not None:
         share = weights + RESERVED + section.kv_cache_mib * 2**20
     free = share - weights - RESERVED

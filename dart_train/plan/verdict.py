@@ -136,8 +136,16 @@ def _engine_problems(recipe: Recipe, engine: EngineMemory, host: HostResources) 
     return [
         f"inference: {engine.share / GIB:.0f} GiB of a GPU hold {engine.weights / GIB:.1f} GiB of weights and a key-value cache of "
         f"{engine.kv_tokens} tokens, less than inference.max_model_len = {recipe.inference.max_model_len}: raise "
-        f"inference.gpu_memory_fraction, set inference.tensor_parallel = {2 * recipe.inference.tensor_parallel}, or lower max_model_len"
+        f"inference.gpu_memory_fraction, set inference.tensor_parallel = {2 * recipe.inference.tensor_parallel}"
+        + (', set inference.quantization = "fp8_per_channel"' if _may_quantize(recipe) else "")
+        + ", or lower max_model_len"
     ]
+
+
+def _may_quantize(recipe: Recipe) -> bool:
+    """Whether a recipe with weights of 8 bits would be accepted."""
+    section = recipe.inference
+    return section.quantization is None and section.dtype != "float32" and section.engine == "vllm"
 
 
 def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> list[str]:

@@ -177,6 +177,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         worker=WorkerSettings(
             model=str(start_model(recipe, paths)),
             dtype=section.dtype,
+            quantization=section.quantization,
             max_model_len=section.max_model_len,
             max_num_seqs=section.max_num_seqs,
             max_images=image_limit(recipe),

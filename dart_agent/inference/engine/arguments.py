@@ -15,6 +15,8 @@ FILE_BACKEND = "dart_file"
 """Name of our weight-transfer backend (`dart_agent.inference.engine.weight_transfer`)."""
 
 
+NOT_QUANTIZED = ("visual.*",)
+"""Names of modules that keep the engine's data type, as patterns: the vision tower, which is small and sees what is clicked on."""
 POINTER_WORKER = "dart_agent.grounding.serving.worker.PointerWorker"
 """What vLLM's worker class gets where the model has an action head."""
 
@@ -48,6 +50,11 @@ def engine_arguments(settings: WorkerSettings, model: Path, *, has_pointer: bool
         "seed": settings.seed,
         "disable_log_stats": False,
     }
+    if settings.quantization is not None:
+        arguments |= {
+            "quantization": settings.quantization,
+            "quantization_config": {"ignore": list(NOT_QUANTIZED)},
+        }
     if settings.kv_cache_mib is not None:
         arguments["kv_cache_memory_bytes"] = settings.kv_cache_mib * 2**20
     if has_pointer:

@@ -32,11 +32,21 @@ from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient
         ({"tensor_parallel": 2}, {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"}),
         ({}, {"tensor_parallel_size": 1, "distributed_executor_backend": "uni", "logprobs_mode": "processed_logprobs"}),
         ({"eager": False}, {"enforce_eager": False}),
+        (
+            {"quantization": "fp8_per_channel", "dtype": "bfloat16"},
+            {"quantization": "fp8_per_channel", "quantization_config": {"ignore": ["visual.*"]}, "dtype": "bfloat16"},
+        ),
+        ({}, {"quantization": None, "quantization_config": None}),
     ],
 )
 def test_each_setting_reaches_the_engine(setting: dict[str, Any], argument: dict[str, Any]) -> None:
     arguments = engine_arguments(WorkerSettings(model="m", **setting), Path("/models/m"))
     assert {name: arguments.get(name) for name in argument} == argument
+
+
+def test_quantised_matrices_need_inputs_of_16_bits() -> None:
+    with pytest.raises(ValidationError, match="set dtype = 'bfloat16'"):
+        WorkerSettings(model="m", dtype="float32", quantization="fp8_per_channel")
 
 
 def test_devices_and_threads_reach_the_process() -> None:

@@ -282,3 +282,29 @@ def test_the_default_scheduling_waits_for_nothing(tmp_path: Path) -> None:
     assert load_recipe(recipe).rollout.scheduling.value == "rollout-per-worker"
     with pytest.raises(RecipeError, match=r"rollout\.scheduling"):
         load_recipe(recipe, ("rollout.scheduling=whenever",))
+
+
+FP8 = ("inference.quantization=fp8_per_channel", "inference.dtype=bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (FP8[:1], "set dtype = 'bfloat16'"),
+        ((*FP8, "train.correction=none"), r"set train\.correction = \"token_truncate\" with train\.tis_cap = 2"),
+        ((*FP8, "train.tis_cap=none"), r"does not correct the difference"),
+        ((*FP8, "model.pointer=true", "inference.engine=transformers"), "has no quantised weights"),
+    ],
+)
+def test_quantised_workers_need_16_bits_and_a_correction(
+    tmp_path: Path, overrides: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        load_recipe(write(tmp_path, GOOD), overrides)
+
+
+@pytest.mark.parametrize("correction", ["token_mask", "sequence_truncate", "decoupled", "rollout_anchor"])
+def test_quantised_workers_go_with_every_correction(tmp_path: Path, correction: str) -> None:
+    recipe = load_recipe(write(tmp_path, GOOD), (*FP8, f"train.correction={correction}"))
+    assert recipe.inference.quantization == "fp8_per_channel"
+    assert load_recipe(write(tmp_path, GOOD), (*FP8, "inference.quantization=none")).inference.quantization is None

@@ -296,6 +296,7 @@ def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path
         "gpu_memory_fraction": 0.9,
         "kv_cache_mib": "auto",
         "dtype": "bfloat16",
+        "quantization": "fp8_per_channel",
         "max_num_seqs": 64,
         "eager": False,
         "kv_after_update": "keep",
@@ -322,6 +323,7 @@ def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path
         "tensor_parallel_size": 2,
         "gpu_memory_utilization": 0.9,
         "dtype": "bfloat16",
+        "quantization": "fp8_per_channel",
         "max_num_seqs": 64,
         "enforce_eager": False,
     }

@@ -147,6 +147,20 @@ def test_engine_context_disk_and_desktops_that_do_not_fit_are_told() -> None:
     assert "set desktops.count = 10" in told[3]
 
 
+def test_quantised_matrices_take_a_byte_per_weight_and_are_proposed_where_a_worker_does_not_fit() -> None:
+    plain = recipe_of("ui-tars-1.5-7b-8gpu")
+    quantised = recipe_of("ui-tars-1.5-7b-8gpu", "inference.quantization=fp8_per_channel")
+    size = read_policy_size(plain)
+    before, after = (engine_memory(recipe, size, 18 * GIB) for recipe in (plain, quantised))
+    in_matrices = sum(rows * columns for rows, columns in size.parameters.linear)
+    assert in_matrices > 0.75 * size.parameters.total
+    assert before.weights - after.weights == in_matrices
+    host = replace(LARGE, gpu_bytes=18 * GIB)
+    (problem,) = (each for each in find_problems(plain, size, before, NO_DISK, host) if each.startswith("inference"))
+    assert 'set inference.quantization = "fp8_per_channel"' in problem
+    assert not [each for each in find_problems(quantised, size, after, NO_DISK, host) if each.startswith("inference")]
+
+
 def test_a_train_step_costs_the_passes_that_the_recipe_asks_for() -> None:
     whole, adapter = recipe_of("ui-tars-1.5-7b-8gpu"), recipe_of("ui-tars-1.5-7b-1gpu")
     # forward 1, backward 2 (1 for an adapter), recomputed 1, entropies of the step filter 1, reference 1
