@@ -18,33 +18,28 @@ import argparse
 import io
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from films import Scene, save_film, sheet, with_caption
+from live import PAGE_TIMEOUT_S, browser, farm, log_in, set_page_size, used_desktops, wait
 
 from dart_train.evaluation.results import HELD_OUT, TRAINED
 
 if TYPE_CHECKING:
     from PIL import Image
     from selenium.webdriver import Chrome
-    from selenium.webdriver.remote.webelement import WebElement
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROGRAMS = (["galculator"], ["mousepad", "/etc/os-release"], ["thunar", "/usr/share"], ["lxterminal"])
 """What is open on the leased desktops of the dashboard."""
-FARM_START_TIMEOUT_S = 300.0
-PAGE_TIMEOUT_S = 120.0
 SHOWN_S = 12.0
 """How long the page is open before its picture is taken."""
 LIMIT_KIB = 200
@@ -67,18 +62,18 @@ BEFORE, AFTER = "#b9c2d0", "#3b5bdb"
 
 def dashboard(options: argparse.Namespace) -> None:
     """The dashboard while four desktops are in use."""
-    with _farm(len(PROGRAMS) + 1) as (url, key), _used_desktops(url, key, PROGRAMS), _browser(1366, 768) as driver:
-        _log_in(driver, url, key)
+    with farm(len(PROGRAMS) + 1) as (url, key), used_desktops(url, key, PROGRAMS), browser(1366, 768) as driver:
+        log_in(driver, url, key)
         time.sleep(SHOWN_S)
         _save(driver.get_screenshot_as_png(), "dashboard")
 
 
 def live_view(options: argparse.Namespace) -> None:
     """The live view of one desktop, watched."""
-    with _farm(1) as (url, key), _used_desktops(url, key, PROGRAMS[1:2]), _browser(1366, 768) as driver:
-        _log_in(driver, url, key)
-        _wait(driver, ".tile:has(.chip.leased)").click()
-        _wait(driver, ".screen canvas")
+    with farm(1) as (url, key), used_desktops(url, key, PROGRAMS[1:2]), browser(1366, 768) as driver:
+        log_in(driver, url, key)
+        wait(driver, ".tile:has(.chip.leased)").click()
+        wait(driver, ".screen canvas")
         time.sleep(SHOWN_S)
         _save(driver.get_screenshot_as_png(), "live-view")
 
@@ -86,7 +81,7 @@ def live_view(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """The head of a run's report."""
     page = _needed(options.run, "--run") / "report" / "index.html"
-    with _browser(1100, 1100) as driver:
+    with browser(1100, 1100) as driver:
         driver.get(page.resolve().as_uri())
         _save(driver.get_screenshot_as_png(), "report")
 
@@ -95,7 +90,7 @@ def watch(options: argparse.Namespace) -> None:
     """What `dart-train watch` prints of a run."""
     run = _needed(options.run, "--run")
     printed = _watched(run)
-    with _browser(TERMINAL_WIDTH_PX, 800) as driver:
+    with browser(TERMINAL_WIDTH_PX, 800) as driver:
         _save(_terminal(driver, printed, f"dart-train watch {run.name} --once"), "watch")
 
 
@@ -173,7 +168,7 @@ def attention(options: argparse.Namespace) -> None:
 
 def exploration(options: argparse.Namespace) -> None:
     """The page of an exploration of a live application: coverage and the graph of its screens."""
-    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder, _farm(2) as (url, key):
+    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder, farm(2) as (url, key):
         command = [
             sys.executable,
             "-m",
@@ -187,15 +182,15 @@ def exploration(options: argparse.Namespace) -> None:
         ]
         command += ["--steps", str(EXPLORED_STEPS), "--desktops", "2", "--resolution", "960x600", "--farm-url", url]
         subprocess.run(command, env={**os.environ, "DART_API_KEY": key}, check=True)
-        with _browser(1100, 1000) as driver:
+        with browser(1100, 1000) as driver:
             driver.get((Path(folder) / "explored" / "explore.html").as_uri())
-            _wait(driver, "svg.graph")
+            wait(driver, "svg.graph")
             _save(driver.get_screenshot_as_png(), "exploration")
 
 
 def reset(options: argparse.Namespace) -> None:
     """Film: work on a prepared desktop, a reset to its snapshot, and work again at the caret."""
-    with _farm(2) as (url, key), _prepared_desktop(url, key) as desktop:
+    with farm(2) as (url, key), _prepared_desktop(url, key) as desktop:
         scenes = [_scene([desktop], "A prepared desktop: two programs, a document, the caret at its end", 2500)]
         prepared = desktop.snapshot()
         for text in _parts(ANSWERS[0]):
@@ -213,7 +208,7 @@ def reset(options: argparse.Namespace) -> None:
 
 def fork(options: argparse.Namespace) -> None:
     """Film: one prepared desktop becomes four, and each of them goes its own way."""
-    with _farm(len(ANSWERS) + 1) as (url, key), _prepared_desktop(url, key) as desktop:
+    with farm(len(ANSWERS) + 1) as (url, key), _prepared_desktop(url, key) as desktop:
         scenes = [_scene([desktop, None, None, None], "One prepared desktop", 2500)]
         copies = desktop.fork(len(ANSWERS) - 1).leases
         with ExitStack() as leases:
@@ -242,7 +237,7 @@ def training(options: argparse.Namespace) -> None:
         time.sleep(LOOK_INTERVAL_S)
     looks.append(_watched(run))
     pictures: list[Image.Image] = []
-    with _browser(TERMINAL_WIDTH_PX, 900) as driver:
+    with browser(TERMINAL_WIDTH_PX, 900) as driver:
         for printed in looks:
             with Image.open(io.BytesIO(_terminal(driver, printed, f"dart-train watch {run.name}"))) as picture:
                 size_wh = FILM_WIDTH_PX, round(picture.height * FILM_WIDTH_PX / picture.width)
@@ -328,92 +323,9 @@ def _terminal(driver: Chrome, printed: str, title: str) -> bytes:
         body = f'<body style="margin:0;overflow:hidden"><img id="drawn" src="watch.svg" width="{TERMINAL_WIDTH_PX}"></body>'
         page.write_text(body, encoding="utf-8")
         driver.get(page.as_uri())
-        drawn = _wait(driver, "#drawn")
-        _set_page_size(driver, TERMINAL_WIDTH_PX, drawn.size["height"])  # what is below the page is not in a picture
+        drawn = wait(driver, "#drawn")
+        set_page_size(driver, TERMINAL_WIDTH_PX, drawn.size["height"])  # what is below the page is not in a picture
         return drawn.screenshot_as_png
-
-
-@contextmanager
-def _farm(desktops: int) -> Iterator[tuple[str, str]]:
-    """A farm of its own. Gives its address and its admin key."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory(prefix="dart-pictures-") as folder:
-        settings = {"DART_RUNTIME_DIR": folder, "DART_STATE_DIR": folder, "DART_MAX_DESKTOPS": str(desktops)}
-        command = [sys.executable, "-m", "dart_server.cli", "serve", "--port", str(port)]
-        farm = subprocess.Popen(command, env={**os.environ, **settings})
-        try:
-            _wait_ready(url)
-            yield url, (Path(folder) / "farm.key").read_text(encoding="ascii").strip()
-        finally:
-            farm.terminate()
-            farm.wait()
-
-
-@contextmanager
-def _used_desktops(url: str, key: str, programs: tuple[list[str], ...]) -> Iterator[None]:
-    """Lease desktops, and open one program on each."""
-    from dart_envs import DesktopShape, FarmClient
-
-    shape = DesktopShape(image="basic", resolution=(960, 600))
-    with FarmClient.connect(url, key) as client, ExitStack() as leases:
-        for number, program in enumerate(programs):
-            lease = leases.enter_context(client.lease(shape, labels={"task": program[0], "rollout": str(number)}))
-            lease.exec(program, detach=True)
-        yield
-
-
-@contextmanager
-def _browser(width: int, height: int) -> Iterator[Chrome]:
-    """A browser whose page has this size."""
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    for word in ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"):
-        options.add_argument(word)
-    options.binary_location = os.environ.get("DART_BROWSER") or shutil.which("chromium") or ""
-    program = os.environ.get("DART_BROWSER_DRIVER") or shutil.which("chromedriver")
-    # Without the program's path Selenium looks for one on the Internet.
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(program))
-    try:
-        _set_page_size(driver, width, height)
-        yield driver
-    finally:
-        driver.quit()
-
-
-def _set_page_size(driver: Chrome, width: int, height: int) -> None:
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-
-
-def _log_in(driver: Chrome, url: str, key: str) -> None:
-    driver.get(f"{url}/dashboard")
-    _wait(driver, "input").send_keys(key + "\n")
-
-
-def _wait(driver: Chrome, selector: str) -> WebElement:
-    """The first visible element of a selector."""
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    def visible(page: Chrome) -> list[WebElement]:
-        return [one for one in page.find_elements(By.CSS_SELECTOR, selector) if one.is_displayed()]
-
-    return WebDriverWait(driver, PAGE_TIMEOUT_S).until(visible, f"{selector} shows")[0]
-
-
-def _wait_ready(url: str) -> None:
-    deadline_s = time.monotonic() + FARM_START_TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5) as reply:
-                if reply.status == 200:
-                    return
-        except OSError:
-            time.sleep(0.2)
-    raise SystemExit(f"The farm did not start on {url} within {FARM_START_TIMEOUT_S:.0f} s; run dart-farm doctor.")
 
 
 def _save(png: bytes, name: str) -> None:
