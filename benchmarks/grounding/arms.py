@@ -28,7 +28,7 @@ from dart_agent.grounding.grounder import Grounder
 from dart_agent.grounding.model import load_grounding_model
 from dart_agent.grounding.samples import GroundingSample, read_image, read_samples, write_samples
 from dart_agent.grounding.scoring import Point, is_hit
-from dart_agent.grounding.verifier import load_verifier
+from dart_agent.grounding.verifier import Marking, load_verifier
 from dart_agent.grounding.zoom import ZOOM
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
@@ -202,7 +202,7 @@ class SeedRun:
 
     def _verifier(self) -> Path:
         made = self._config("verifier", self.train_file, self._text_model(), self.setting.verifier_updates)
-        config = VerifierConfig(**made, reach=self.setting.verifier_reach_px)
+        config = VerifierConfig(**made, marking=Marking(reach=self.setting.verifier_reach_px))
         if not config.out_dir.exists():
             train_verifier(config, self._report)
         return config.out_dir

@@ -3,9 +3,9 @@
 Role: `Verifier.scores` judges candidate points; `choose_point` picks one of them. Rule (GUI-Actor, section 4): a score is
 P(True) / (P(True) + P(False)) of the answer's first word; candidates are looked at in the pool's order, the first with a score of at
 least gamma is taken, else the best. All candidates are judged in one batch, so that stopping early changes the choice and not the cost.
-Training and use share `marked_crop`, with the same side and marker. GUI-Actor's marker in use is a hollow red circle in a crop that is
-clipped at the borders (appendix F); it trains on whole screens with another one. A single candidate needs no verifier. Non-goals: the
-pool (`dart_agent.grounding.regions`), training (`dart_train.grounding`).
+Training and use share `marked_crop`, with the same `Marking`, which the model keeps. GUI-Actor's marker in use is a hollow red circle in
+a crop that is clipped at the borders (appendix F); it trains on whole screens with another one. A single candidate needs no verifier.
+Non-goals: the pool (`dart_agent.grounding.regions`), training (`dart_train.grounding`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,25 @@ SETTINGS_KEY = "dart_verifier"
 """Where config.json keeps what a verifier was trained with."""
 
 
+@dataclass(frozen=True, slots=True)
+class Marking:
+    """How a candidate is shown to a verifier; lengths in pixels of the image.
+
+    Attributes:
+        reach: How far the crop shows the image to each side of the point.
+        radius: Of the circle around the point.
+        line: Width of the circle's line.
+    """
+
+    reach: float = CROP_REACH_PX
+    radius: float = RADIUS_PX
+    line: float = LINE_PX
+
+    def __post_init__(self) -> None:
+        if min(self.reach, self.radius, self.line) <= 0:
+            raise ValueError(f"lengths of a marking are above 0, not {self}")
+
+
 def crop_box(image_wh: tuple[int, int], point: Point, reach: float) -> tuple[int, int, int, int]:
     """The box around a point, clipped at the borders of the image.
 
@@ -54,22 +73,22 @@ def crop_box(image_wh: tuple[int, int], point: Point, reach: float) -> tuple[int
     return left, top, right, bottom
 
 
-def marked_crop(image: RgbImage, point: Point, reach: float = CROP_REACH_PX) -> RgbImage:
+def marked_crop(image: RgbImage, point: Point, marking: Marking) -> RgbImage:
     """Crop around a point and mark it.
 
     Args:
         image: The image, uint8 [H, W, 3].
         point: The point, in pixels of the image.
-        reach: Pixels to each side that the crop shows.
+        marking: Sizes of crop and marker.
 
     Returns:
         A new picture; the marker is a hollow circle whose middle shows what is there.
     """
-    left, top, right, bottom = crop_box((image.shape[1], image.shape[0]), point, reach)
+    left, top, right, bottom = crop_box((image.shape[1], image.shape[0]), point, marking.reach)
     picture: RgbImage = image[top:bottom, left:right].copy()
     rows, columns = np.ogrid[top:bottom, left:right]
     distance = np.hypot(columns + 0.5 - point[0], rows + 0.5 - point[1])
-    picture[np.abs(distance - RADIUS_PX) <= LINE_PX / 2] = COLOUR
+    picture[np.abs(distance - marking.radius) <= marking.line / 2] = COLOUR
     return picture
 
 
@@ -105,13 +124,13 @@ class Verifier:
         backbone: A transformers model of images and text, in evaluation mode.
         processor: Its processor.
         system: System prompt; "": none.
-        reach: Pixels to each side of a point that a crop shows.
+        marking: How candidates are shown to it.
     """
 
     backbone: Any
     processor: Any
     system: str = ""
-    reach: float = CROP_REACH_PX
+    marking: Marking = Marking()
 
     def scores(self, image: RgbImage, instruction: str, points: Sequence[Point]) -> list[float]:
         """Judge candidates, all in one batch.
@@ -130,7 +149,7 @@ class Verifier:
         from dart_agent.grounding.packing import Question, pack
 
         asked = Question(verifier_question(instruction), verifier_answer(True))
-        crops = [marked_crop(image, point, self.reach) for point in points]
+        crops = [marked_crop(image, point, self.marking) for point in points]
         packed = pack(self, crops, [[asked]] * len(crops))
         device = self.backbone.device
         words = [self.processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in (TRUE, FALSE)]
@@ -180,8 +199,9 @@ def load_verifier(name_or_path: str, device: str = "cpu") -> Verifier:
     register_legacy_processors()
     try:
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
-        settings = getattr(backbone.config, SETTINGS_KEY, {"reach": CROP_REACH_PX, "system": ""})
+        settings = dict(getattr(backbone.config, SETTINGS_KEY, {}))
         processor = AutoProcessor.from_pretrained(directory)
-        return Verifier(backbone.to(device).eval(), processor, str(settings["system"]), float(settings["reach"]))
-    except (OSError, ValueError) as error:
+        system = str(settings.pop("system", ""))
+        return Verifier(backbone.to(device).eval(), processor, system, Marking(**settings))
+    except (OSError, TypeError, ValueError) as error:
         raise ConfigError(f"cannot load a verifier from {name_or_path}: {error}") from error

@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dart_agent.grounding.verifier import CROP_REACH_PX
+from dart_agent.grounding.verifier import Marking
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice
@@ -64,11 +64,12 @@ class VerifierConfig(SupervisedConfig):
     """How a verifier is trained.
 
     Attributes:
-        reach: Pixels to each side of a point that a crop shows; kept with the model, so that it is used as it was trained.
+        marking: How points are shown; kept with the model, so that it is used as it was trained. On small images a marker must be smaller
+            than the elements, or it hides them.
         hard_fraction: Fraction of the wrong points that lie on other elements or just beside the target; the others are anywhere.
     """
 
-    reach: float = Field(default=CROP_REACH_PX, gt=0)
+    marking: Marking = Marking()
     hard_fraction: float = Field(default=0.75, ge=0, le=1)
 
 

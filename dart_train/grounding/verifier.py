@@ -1,14 +1,16 @@
 """The training of a verifier: right and wrong points on crops, and the judgement after them.
 
 Role: `train_verifier(config)` trains a model to answer True or False about marked points. Rule: crops, marker and question are those of
-`dart_agent.grounding.verifier`, with the reach that the model keeps. Right and wrong points are equally many. Wrong ones are hard: on
-another element, of the target's role where there is one and near the target, or just beside the target; GUI-Actor's data has none of these,
-because it takes no negative within 22 % of the screen. Non-goals: the loop (`dart_train.grounding.supervised`).
+`dart_agent.grounding.verifier`, with the marking that the model keeps. Right and wrong points are equally many. Wrong ones are hard: on
+another element, of the target's role where there is one and near the target, or just beside the target; GUI-Actor's data has none of
+these, because it takes no negative within 22 % of the screen. Points on another element are as spread as right points are on the target.
+Non-goals: the loop (`dart_train.grounding.supervised`).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
@@ -69,7 +71,10 @@ def wrong_point(sample: GroundingSample, random: Random, hard_fraction: float) -
         others = _hard_elements(sample)
         # Half of the hard points are on other elements, where there are some; the rest is beside the target.
         if others and random.random() < 0.5:
-            return _middle(random.choice(others))
+            # Anywhere on it, as right points are on the target: else the place within an element would tell right from wrong.
+            point = _outside(sample, random.choice(others), random)
+            if point is not None:
+                return point
         left, top, right, bottom = sample.targets[0].bounds()
         width, height = right - left, bottom - top
         beside = (left - width, top - height, right + width, bottom + height)
@@ -137,7 +142,7 @@ class VerifierTrainer(BackboneTrainer):
     def __init__(self, config: VerifierConfig, samples: SampleSet, loaded: LoadedModel) -> None:
         super().__init__(config, samples, loaded, freeze_vision=config.freeze_vision)
         self._config = config
-        self._packer = QuestionPacker(Verifier(loaded.model, loaded.processor, reach=config.reach))
+        self._packer = QuestionPacker(Verifier(loaded.model, loaded.processor, marking=config.marking))
 
     def losses(self, number: int) -> dict[str, Tensor]:
         """The loss of the judgements; see `SupervisedTrainer.losses`."""
@@ -153,7 +158,7 @@ class VerifierTrainer(BackboneTrainer):
                 if wrong is None:
                     continue
                 for point, right in ((right_point(sample, random), True), (wrong, False)):
-                    crops.append(marked_crop(image, point, config.reach))
+                    crops.append(marked_crop(image, point, config.marking))
                     asked.append([Question(verifier_question(sample.instruction), verifier_answer(right))])
         if not crops:
             return {"judgement_loss": 0.0 * self.loaded.model.lm_head.weight.sum()}
@@ -161,6 +166,6 @@ class VerifierTrainer(BackboneTrainer):
         return {"judgement_loss": judgement_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
 
     def save(self, directory: Path) -> None:
-        """Write the model with its crops' reach; see `SupervisedTrainer.save`."""
-        setattr(self.loaded.model.config, SETTINGS_KEY, {"reach": self._config.reach, "system": ""})
+        """Write the model with its marking; see `SupervisedTrainer.save`."""
+        setattr(self.loaded.model.config, SETTINGS_KEY, {**asdict(self._config.marking), "system": ""})
         super().save(directory)

@@ -30,6 +30,7 @@ from dart_agent.grounding.regions import find_regions, verifier_pool  # noqa: E4
 from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_image, write_samples  # noqa: E402
 from dart_agent.grounding.verifier import (  # noqa: E402
     COLOUR,
+    Marking,
     Verifier,
     choose_point,
     crop_box,
@@ -163,7 +164,7 @@ def test_grounder_answers_many_questions_in_one_pass(tmp_path: Path) -> None:
 
 def test_marked_crops_show_a_hollow_circle_around_the_point() -> None:
     image = np.zeros((400, 600, 3), np.uint8)
-    crop = marked_crop(image, (300, 200), reach=50)
+    crop = marked_crop(image, (300, 200), Marking(50))
     assert crop.shape == (100, 100, 3)
     red = np.argwhere((crop == COLOUR).all(axis=2))
     assert red.mean(axis=0) == pytest.approx([49.5, 49.5])
@@ -171,8 +172,14 @@ def test_marked_crops_show_a_hollow_circle_around_the_point() -> None:
     assert 5.4 < distance.min() < 6.2
     assert 7.8 < distance.max() <= 8.5
     assert image.sum() == 0
+    small = marked_crop(image, (300, 200), Marking(16, radius=3, line=1))
+    assert small.shape == (32, 32, 3)
+    distance = np.hypot(*(np.argwhere((small == COLOUR).all(axis=2)) + 0.5 - 16).T)
+    assert 2.4 < distance.min() <= distance.max() <= 3.5
+    with pytest.raises(ValueError, match="above 0"):
+        Marking(radius=0)
     assert crop_box((600, 400), (0, 399), 50) == (0, 349, 50, 400)
-    assert marked_crop(image, (599.5, 0.0), reach=50).shape == (50, 50, 3)
+    assert marked_crop(image, (599.5, 0.0), Marking(50)).shape == (50, 50, 3)
 
 
 def test_the_first_good_candidate_is_taken_else_the_best() -> None:
@@ -183,7 +190,7 @@ def test_the_first_good_candidate_is_taken_else_the_best() -> None:
 
 def test_verifier_judges_all_candidates_in_one_batch_as_alone(tmp_path: Path) -> None:
     model = small_model("qwen2_5_vl", tmp_path)
-    verifier = Verifier(model.backbone, model.processor, reach=40)
+    verifier = Verifier(model.backbone, model.processor, marking=Marking(40))
     points = [(20.0, 20.0), (100.0, 60.0), (150.0, 10.0)]
     picture = screen(168, 84)
     together = verifier.scores(picture, "click the button", points)
@@ -191,7 +198,9 @@ def test_verifier_judges_all_candidates_in_one_batch_as_alone(tmp_path: Path) ->
     assert together == pytest.approx(alone, abs=1e-5)
     assert len({*together}) == 3
     packed = pack(
-        verifier, [marked_crop(picture, points[0], 40)], [[Question(verifier_question("x"), verifier_answer(False))]]
+        verifier,
+        [marked_crop(picture, points[0], Marking(40))],
+        [[Question(verifier_question("x"), verifier_answer(False))]],
     )
     learnt = model.tokenizer.decode(packed.labels_BT[packed.labels_BT >= 0])
     assert learnt == "\nFalse<|im_end|>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,13 +16,14 @@ from safetensors.torch import load_file  # noqa: E402
 
 from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_image, read_samples  # noqa: E402
 from dart_agent.grounding.scoring import in_target  # noqa: E402
-from dart_agent.grounding.verifier import load_verifier  # noqa: E402
+from dart_agent.grounding.verifier import Marking, load_verifier  # noqa: E402
 from dart_train.grounding.__main__ import main  # noqa: E402
 from dart_train.grounding.config import VerifierConfig  # noqa: E402
 from dart_train.grounding.verifier import right_point, train_verifier, wrong_point  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 from tests.unit.dart_train.test_grounding_training import make_samples  # noqa: E402
 
+MARKING = Marking(reach=32, radius=5, line=2)
 BUTTON = GroundingSample(
     sample_id="s", image="a.png", image_wh=(400, 200), instruction="click Save", role="push button",
     targets=(GroundingTarget(boxes=((100, 100, 140, 120),)),),
@@ -49,13 +51,33 @@ def test_wrong_points_are_siblings_nearby_or_just_beside() -> None:
     random = Random(0)
     points = [wrong_point(BUTTON, random, hard_fraction=1.0) for _ in range(400)]
     assert not any(point is None or in_target(point, BUTTON.targets[0]) for point in points)
-    siblings = {(200, 110), (280, 110), (40, 110)}
-    hard = [point for point in points if point in siblings]
-    assert {*hard} == siblings
-    assert 0.35 < len(hard) / len(points) < 0.65
-    for x, y in (point for point in points if point is not None and point not in siblings):
+    siblings = [(180, 100, 220, 120), (260, 100, 300, 120), (20, 100, 60, 120)]
+    on_one = {box: [point for point in points if point is not None and _is_on(point, box)] for box in siblings}
+    assert all(len(found) > 40 for found in on_one.values())
+    assert 0.35 < sum(map(len, on_one.values())) / len(points) < 0.65
+    for x, y in (point for point in points if point is not None and not any(_is_on(point, box) for box in siblings)):
         assert 60 <= x <= 180
         assert 80 <= y <= 140
+
+
+def _is_on(point: tuple[float, float], box: tuple[float, float, float, float]) -> bool:
+    return box[0] <= point[0] <= box[2] and box[1] <= point[1] <= box[3]
+
+
+def test_the_place_within_an_element_does_not_tell_right_from_wrong() -> None:
+    """Points on another element were its middle, and right ones anywhere: a verifier could tell them apart without looking at the name."""
+    random = Random(0)
+    wrong = [wrong_point(BUTTON, random, hard_fraction=1.0) for _ in range(3000)]
+    within = {
+        "right": [((x - 100) / 40, (y - 100) / 20) for x, y in (right_point(BUTTON, random) for _ in range(1000))],
+        "wrong": [((p[0] - 180) / 40, (p[1] - 100) / 20) for p in wrong if p and _is_on(p, (180, 100, 220, 120))],
+    }
+    for places in within.values():
+        for axis in (0, 1):
+            values = sorted(place[axis] for place in places)
+            assert len(values) > 300
+            quarters = [values[len(values) * part // 4] for part in (1, 2, 3)]
+            assert quarters == pytest.approx([0.25, 0.5, 0.75], abs=0.08)
 
 
 def test_easy_points_are_anywhere_else() -> None:
@@ -77,7 +99,7 @@ def make_config(folder: Path, **changes: Any) -> VerifierConfig:
     name = changes.pop("name", "verifier")
     return VerifierConfig.model_validate(
         {
-            "start_model": str(folder / "start"), "samples": (folder / "data" / "samples.jsonl",), "reach": 32,
+            "start_model": str(folder / "start"), "samples": (folder / "data" / "samples.jsonl",), "marking": asdict(MARKING),
             "out_dir": folder / name, "checkpoints": folder / f"{name}-states", "metrics": folder / f"{name}.jsonl",
             "updates": 4, "images_per_update": 8, "checkpoint_every": 2, "report_every": 1, "threads": 1, "device": "cpu",
         }
@@ -91,7 +113,7 @@ def test_a_verifier_learns_to_judge_and_keeps_its_crops(tmp_path: Path) -> None:
     lines: list[Any] = []
     train_verifier(settings, lines.append)
     verifier = load_verifier(str(settings.out_dir))
-    assert verifier.reach == 32
+    assert verifier.marking == MARKING
     right, wrong = [], []
     for sample in read_samples(settings.samples[0]):
         left, top, _, _ = sample.targets[0].boxes[0]
