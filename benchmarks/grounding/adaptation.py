@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.grounding.arms import Answers, SeedRun, points_of
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import write_screens
-from benchmarks.grounding.setting import NOVEL_APPLICATION, SYMBOLS, TRAINED
+from benchmarks.grounding.drawn_source import NOVEL_APPLICATION, SYMBOLS, TRAINED
 from benchmarks.work_folder import write_json
 from dart_agent.grounding.evaluation import Answerer
 from dart_agent.grounding.grounder import Grounder

@@ -19,8 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grounding.drawn_screens import write_screens
-from benchmarks.grounding.setting import HELD_OUT, REGION_SCORES, SYMBOLS, TRAINED, Setting
+from benchmarks.grounding.setting import REGION_SCORES, ScreenSource, Setting, tiny_preset
 from benchmarks.grounding.text_arm import TextTrainer, text_points
 from benchmarks.work_folder import write_json
 from dart_agent.grounding.evaluation import Answerer
@@ -28,7 +27,7 @@ from dart_agent.grounding.grounder import Grounder
 from dart_agent.grounding.model import load_grounding_model
 from dart_agent.grounding.samples import GroundingSample, read_image, read_samples, write_samples
 from dart_agent.grounding.scoring import Point, is_hit
-from dart_agent.grounding.verifier import Marking, load_verifier
+from dart_agent.grounding.verifier import load_verifier
 from dart_agent.grounding.zoom import ZOOM
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
@@ -51,30 +50,36 @@ class SeedRun:
 
     Args:
         folder: Where everything of the seed is kept.
+        source: Where its screens come from.
         setting: Sizes and budgets.
         seed: The seed.
         threads: CPU threads of torch.
     """
 
-    def __init__(self, folder: Path, setting: Setting, seed: int, threads: int) -> None:
-        self.folder, self.setting, self.seed, self.threads = folder, setting, seed, threads
+    def __init__(self, folder: Path, source: ScreenSource, setting: Setting, seed: int, threads: int) -> None:
+        self.folder, self.source, self.setting, self.seed, self.threads = folder, source, setting, seed, threads
 
     @cached_property
     def start(self) -> Path:
         """The model that every training begins with."""
         path = self.folder / "start"
-        return path if path.exists() else init_model(self.setting.preset(), path, self.seed)
+        return path if path.exists() else init_model(tiny_preset(self.source.words), path, self.seed)
 
     @cached_property
     def train_file(self) -> Path:
         """The training samples."""
-        return self._screens("train", self.setting.screens, TRAINED)
+        return self._screens("train", self.setting.screens)
 
     @cached_property
     def held_out(self) -> list[tuple[Path, GroundingSample]]:
         """The test samples of all kinds, each with its image."""
-        files = [self._screens(name, self.setting.held_out_screens, which) for name, which in HELD_OUT.items()]
+        files = [self._screens(name, self.setting.held_out_screens) for name in self.source.held_out]
         return [(file.parent / sample.image, sample) for file in files for sample in read_samples(file)]
+
+    def make_screens(self) -> None:
+        """Write all screens, unless there are answers about them: what is recorded on desktops belongs to the time of no arm."""
+        if not all((self.folder / f"{arm}.json").exists() for arm in ("text", "head", "frozen")):
+            _ = self.train_file, self.held_out
 
     def text(self) -> Answers:
         """Coordinates as text."""
@@ -202,7 +207,7 @@ class SeedRun:
 
     def _verifier(self) -> Path:
         made = self._config("verifier", self.train_file, self._text_model(), self.setting.verifier_updates)
-        config = VerifierConfig(**made, marking=Marking(reach=self.setting.verifier_reach_px))
+        config = VerifierConfig(**made, marking=self.setting.verifier_marking)
         if not config.out_dir.exists():
             train_verifier(config, self._report)
         return config.out_dir
@@ -234,11 +239,9 @@ class SeedRun:
     def _report(self, line: Mapping[str, Any]) -> None:
         append_metrics(self.folder / "progress.jsonl", {"seed": self.seed, **line})
 
-    def _screens(self, name: str, count: int, which: Any) -> Path:
+    def _screens(self, name: str, count: int) -> Path:
         path = self.folder / "data" / f"{name}.jsonl"
-        return (
-            path if path.exists() else write_screens(path.parent, name, count, which, str(self.seed), symbols=SYMBOLS)
-        )
+        return path if path.exists() else self.source.write(path.parent, name, count, str(self.seed))
 
     def _part(self, share: float) -> Path:
         """A file with the first screens of the training."""

@@ -2,10 +2,11 @@
 
 Role: trains a tiny Qwen3-VL (that of the demo, random weights) with the head and with coordinates as text for every seed, and compares what
 both answer about held-out screens. Rule: all methods of a seed have the same screens, updates, order, optimiser and start weights; ratios
-and differences are over the same questions, with an interval that draws seeds and screens. The screens are drawn
-(`benchmarks.grounding.drawn_screens`), and the held-out application, too; its samples come from `dart_agent.explore`. `--work` keeps
-everything by seed and arm: the same command goes on where it was stopped; `--records` takes over seeds of earlier records. Declared
-budget: 150 minutes for three seeds on two quiet cores. Non-goals: how published models do on real screens.
+and differences are over the same questions, with an interval that draws seeds and screens. `--screens` says where they come from: drawn,
+recorded first screens of the suite `basics`, or recorded states of the applications of the image `desktop`. The held-out application of the
+adaptation is drawn, and its samples come from `dart_agent.explore`. `--work` keeps everything by seed and arm: the same command goes on
+where it was stopped; `--records` takes over seeds of earlier records. Declared budget for three seeds on two quiet cores: 150 minutes,
+without recording. Non-goals: how published models do on real screens.
 
     head_over_text                   hit rate of the head / that of text, on all held-out screens
     data_share_for_text_accuracy     smallest share of screens and updates with which the head is as good as text with all of them
@@ -23,15 +24,19 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.earlier_records import add_records_argument
 from benchmarks.grounding.earlier import PACKED, pack_answers, take_over
-from benchmarks.grounding.setting import FULL, HELD_OUT, REGION_SCORES, SMOKE, Setting
+from benchmarks.grounding.setting import REGION_SCORES, ScreenSource, Setting, tiny_preset
 from benchmarks.intervals import Hits, hit_rate, paired
 from benchmarks.work_folder import kept_or_temporary
 from dart_envs.errors import UnsupportedCapabilityError
 
 if TYPE_CHECKING:
     from benchmarks.grounding.arms import Answers, SeedRun
+    from benchmarks.grounding.basics_source import BasicsSource
+    from benchmarks.grounding.desktop_source import DesktopSource
+    from benchmarks.grounding.drawn_source import DrawnSource
 
-PARTS = ("grounding", "adaptation")
+PARTS_BY_SCREENS = {"drawn": ("grounding", "adaptation"), "basics": ("grounding",), "desktop": ("grounding",)}
+"""The parts of the benchmark by the source of screens."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--work", type=Path, help="folder that keeps each seed and arm, to go on from; default: temporary"
     )
     add_records_argument(parser, "seeds")
-    parser.add_argument("--only", choices=PARTS, help="one part; the adaptation trains the head first")
+    parser.add_argument(
+        "--screens",
+        choices=tuple(PARTS_BY_SCREENS),
+        default="drawn",
+        help="basics and desktop are recorded on desktops of a farm first",
+    )
+    parser.add_argument(
+        "--only", choices=PARTS_BY_SCREENS["drawn"], help="one part; the adaptation trains the head first"
+    )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
     parser.add_argument("--smoke", action="store_true", help="a few updates, which learn nothing: whether it works")
 
@@ -60,36 +73,62 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         Ratios, differences and hit rates with their intervals.
 
     Raises:
-        UnsupportedCapabilityError: A seed is named twice, or the work folder is another process's or of other settings.
+        UnsupportedCapabilityError: A seed is named twice, these screens have no such part, or the work folder is another process's or of
+            other settings.
     """
     from benchmarks.grounding.arms import SeedRun
 
-    setting = SMOKE if args.smoke else FULL
+    parts = PARTS_BY_SCREENS[args.screens]
+    if args.only is not None and args.only not in parts:
+        raise UnsupportedCapabilityError(
+            f"--only {args.only} has drawn screens alone: leave --screens {args.screens} out"
+        )
+    make_source = _source(args.screens)
+    setting = make_source.smoke if args.smoke else make_source.full
     for seed in args.seeds:
         if args.seeds.count(seed) > 1:
             raise UnsupportedCapabilityError(f"--seeds names {seed} twice, which proves nothing more: name each once")
-    noted = dataclasses.asdict(setting) | {"threads": args.threads}
+    noted = dataclasses.asdict(setting) | {"screens_of": args.screens, "threads": args.threads}
     with kept_or_temporary(args.work, noted, "dart-grounding-") as folder:
-        take_over(args.records, setting, args.seeds, folder)
-        runs = [SeedRun(folder / f"seed-{seed}", setting, seed, args.threads) for seed in args.seeds]
+        take_over(args.records, args.screens, setting, parts, args.seeds, folder)
+        source: ScreenSource = make_source(folder / "recorded", setting)
+        runs = [SeedRun(folder / f"seed-{seed}", source, setting, seed, args.threads) for seed in args.seeds]
+        for run in runs:
+            run.make_screens()
         figures: dict[str, Any] = {
-            "screens": "drawn",
-            "model": setting.preset().name,
+            "screens": source.name,
+            "recorded": source.told,
+            "model": tiny_preset(()).name,
             "smoke": bool(args.smoke),
             "seeds": list(args.seeds),
             "threads": args.threads,
             "setting": dataclasses.asdict(setting),
         }
-        if args.only != "adaptation":
-            figures = _grounding(runs, setting) | figures
-        if args.only != "grounding":
+        if "grounding" in parts and args.only != "adaptation":
+            figures = _grounding(runs, source) | figures
+        if "adaptation" in parts and args.only != "grounding":
             figures["adaptation"] = _adaptation(runs)
         figures["seconds_by_arm"] = {str(run.seed): run.seconds() for run in runs}
         figures[PACKED] = {str(run.seed): pack_answers(run.folder) for run in runs}
     return figures
 
 
-def _grounding(runs: list[SeedRun], setting: Setting) -> dict[str, Any]:
+def _source(screens: str) -> type[DrawnSource] | type[BasicsSource] | type[DesktopSource]:
+    """The source of a name; only its own modules are imported."""
+    if screens == "basics":
+        from benchmarks.grounding.basics_source import BasicsSource
+
+        return BasicsSource
+    if screens == "desktop":
+        from benchmarks.grounding.desktop_source import DesktopSource
+
+        return DesktopSource
+    from benchmarks.grounding.drawn_source import DrawnSource
+
+    return DrawnSource
+
+
+def _grounding(runs: list[SeedRun], source: ScreenSource) -> dict[str, Any]:
     found: dict[str, list[Hits]] = {}
     shares: list[float | None] = []
     tried: dict[str, dict[str, float]] = {}
@@ -97,7 +136,7 @@ def _grounding(runs: list[SeedRun], setting: Setting) -> dict[str, Any]:
         text, head, frozen = run.text(), run.head(), run.frozen()
         for name, hits in {**text, **head, **{f"frozen_{name}": hits for name, hits in frozen.items()}}.items():
             found.setdefault(name, []).append(hits)
-        share, rates = _enough(run, setting, text, head)
+        share, rates = _enough(run, run.setting, text, head)
         shares.append(share)
         tried[str(run.seed)] = rates
     against_text = paired(found["head"], found["text"])
@@ -110,7 +149,7 @@ def _grounding(runs: list[SeedRun], setting: Setting) -> dict[str, Any]:
         "data_share_by_seed": shares,
         "accuracy_by_share": tried,
         "by_held_out": {
-            kind: paired(_of_kind(found["head"], kind), _of_kind(found["text"], kind)) for kind in HELD_OUT
+            kind: paired(_of_kind(found["head"], kind), _of_kind(found["text"], kind)) for kind in source.held_out
         },
         "by_seed": [paired([head], [text]) for head, text in zip(found["head"], found["text"], strict=True)],
         "region_score": {"mean": against_text["ours"]}

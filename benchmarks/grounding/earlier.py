@@ -19,6 +19,8 @@ from benchmarks.work_folder import write_json
 from dart_envs.errors import UnsupportedCapabilityError
 
 PACKED = "answers_by_seed"
+RECORDED_AS = {"grounding": "head_over_text", "adaptation": "adaptation"}
+"""A figure that the record of each part has."""
 FOUND = Path("adaptation") / "found.json"
 """What the exploration of a seed counted, in the folder of the seed."""
 
@@ -49,12 +51,16 @@ def pack_answers(folder: Path) -> dict[str, Any]:
     return {"samples": samples, "arms": arms, "found": counted}
 
 
-def take_over(paths: Sequence[Path], setting: Setting, seeds: Collection[int], work: Path) -> None:
+def take_over(
+    paths: Sequence[Path], screens: str, setting: Setting, parts: Collection[str], seeds: Collection[int], work: Path
+) -> None:
     """Put the answers of earlier records into the folders of seeds that have none.
 
     Args:
         paths: Files that `--json` wrote.
-        setting: The setting of this call.
+        screens: Name of the source of screens of this call.
+        setting: Its setting.
+        parts: The parts of the benchmark that these screens have.
         seeds: Its seeds; others are left out.
         work: The work folder.
 
@@ -63,10 +69,16 @@ def take_over(paths: Sequence[Path], setting: Setting, seeds: Collection[int], w
     """
     for path, figures in read_records(paths, "grounding"):
         same = figures["setting"] == json.loads(json.dumps(dataclasses.asdict(setting)))
+        if figures["screens"] != screens:
+            raise UnsupportedCapabilityError(
+                f"--records {path} was measured on screens of {figures['screens']}: leave it out"
+            )
         if not same:
             raise UnsupportedCapabilityError(f"--records {path} was measured with another setting: leave it out")
-        if "adaptation" not in figures or "head_over_text" not in figures:
-            raise UnsupportedCapabilityError(f"--records {path} was measured with --only: give one with both parts")
+        if not {RECORDED_AS[part] for part in parts} <= figures.keys():
+            raise UnsupportedCapabilityError(
+                f"--records {path} was measured with --only: give one of a call without it"
+            )
         for seed in seeds:
             folder, packed = work / f"seed-{seed}", figures[PACKED].get(str(seed))
             if packed is not None and not folder.exists():
@@ -77,8 +89,10 @@ def _unpack(packed: dict[str, Any], folder: Path) -> None:
     """Write the folder of a seed, at once or not at all."""
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    (partial / FOUND).parent.mkdir(parents=True)
-    write_json(partial / FOUND, packed["found"])
+    partial.mkdir(parents=True)
+    if packed["found"] is not None:
+        (partial / FOUND).parent.mkdir()
+        write_json(partial / FOUND, packed["found"])
     for arm, content in packed["arms"].items():
         answers = {
             method: dict(zip(packed["samples"][number].split(), (digit == "1" for digit in digits), strict=True))

@@ -1,33 +1,26 @@
 """What the benchmark trains on, and for how long.
 
-Role: `Setting` holds every number of it; `FULL` is what is recorded, `SMOKE` shows that the benchmark works. Rule: one setting for all
-methods; `FULL` is declared to take at most `budget_minutes` on two quiet cores for three seeds. Non-goals: figures.
+Role: `Setting` holds every number of it; `ScreenSource` says where screens come from. Rule: one setting for all methods; the setting `full`
+of a source is declared to take at most `budget_minutes` on two quiet cores for three seeds, its `smoke` shows that the benchmark works.
+Non-goals: figures, screens (`benchmarks.grounding.drawn_source` and its siblings).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
-from benchmarks.grounding.drawn_screens import NOVEL_SHAPES, SHAPES, ScreenSet
 from dart_agent.grounding.regions import RegionScore
+from dart_agent.grounding.verifier import Marking
 from dart_train.presets import PRESETS, ModelPreset
 
-TRAINED = ScreenSet(("scattered", "top_row", "left_column"), ((192, 128), (224, 96), (128, 160)), (14, 36))
-"""What all methods are trained on."""
-TESTED_PX = (14, 24)
-HELD_OUT = {
-    "screens": dataclasses.replace(TRAINED, sides_px=TESTED_PX),
-    "resolutions": ScreenSet(TRAINED.layouts, ((160, 128), (224, 128), (192, 96)), TESTED_PX),
-    "layouts": ScreenSet(("grid", "bottom_right"), TRAINED.sizes_wh, TESTED_PX),
-}
-"""New screens; new sizes, whose coordinates are all within those that were trained; new layouts."""
-NOVEL_APPLICATION = ScreenSet(("grid", "bottom_right"), ((224, 128),), TESTED_PX, (*NOVEL_SHAPES, *SHAPES[:2]))
-SYMBOLS = (2, 5)
-"""Smallest and greatest number of symbols of a screen."""
 REGION_SCORES: tuple[RegionScore, ...] = ("sum", "max")
 """How regions are scored beside `mean`, which is that of all other methods."""
-WORDS = ("os", "pyautogui", "Orange", "Purple", *SHAPES, *NOVEL_SHAPES)
+GUI_ACTOR_WORDS = ("os", "pyautogui")
+"""Words of the head's answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +28,9 @@ class Setting:
     """Sizes and budgets.
 
     Attributes:
-        screens: Training screens of a seed, each seen `updates * images_per_update / screens` times.
-        held_out_screens: Test screens of each kind.
+        screens: Training images of a seed, each seen `updates * images_per_update / screens` times.
+        held_out_screens: Most test screens of each kind.
+        recorded_screens: Most screens of desktops that the training images are made of; 0: all are drawn.
         updates: Updates of head and text.
         frozen_updates: Updates of a head on a frozen backbone.
         verifier_updates: Updates of the verifier.
@@ -49,12 +43,13 @@ class Setting:
         pages: Pages of the held-out application.
         reachable_pages: Pages of it that an exploration can reach; the other pages are the test.
         explore_steps: Most steps of the exploration.
-        verifier_reach_px: Pixels to each side of a point that the verifier sees.
+        verifier_marking: How the verifier sees a point, in pixels of the image.
         budget_minutes: Declared duration on two quiet cores with three seeds.
     """
 
     screens: int = 19_200
     held_out_screens: int = 40
+    recorded_screens: int = 0
     updates: int = 2400
     frozen_updates: int = 400
     verifier_updates: int = 400
@@ -67,28 +62,60 @@ class Setting:
     pages: int = 85
     reachable_pages: int = 45
     explore_steps: int = 240
-    verifier_reach_px: float = 32.0
+    verifier_marking: Marking = dataclasses.field(default_factory=lambda: Marking(reach=32.0))
     budget_minutes: int = 150
 
-    def preset(self) -> ModelPreset:
-        """The tiny Qwen3-VL with the words of the screens."""
-        tiny = PRESETS["tiny"]
-        words = tuple(dict.fromkeys((*tiny.words, *WORDS)))
-        return dataclasses.replace(tiny, name="tiny-grounding", words=words, input_wh=(320, 192))
+
+class ScreenSource(Protocol):
+    """Where screens come from; it is made of a folder for what all seeds share, and of the setting. Which recorded screens are for the
+    training depends on no seed.
+
+    Attributes:
+        name: What `--screens` calls it.
+        held_out: Kinds of test screens; the id of a sample begins with its kind and a slash.
+        full: The setting of records.
+        smoke: The setting that shows whether the benchmark works.
+    """
+
+    name: str
+    held_out: tuple[str, ...]
+    full: Setting
+    smoke: Setting
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Words of its questions that are one token each."""
+        ...
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a record says of the screens that were recorded."""
+        ...
+
+    def write(self, out: Path, name: str, count: int, seed: str) -> Path:
+        """Write screens with their questions.
+
+        Args:
+            out: Folder; images go to a folder of its own in it.
+            name: `train`, or a kind of test screens.
+            count: How many images; fewer test screens where fewer were recorded.
+            seed: Of everything random.
+
+        Returns:
+            The file of samples.
+        """
+        ...
 
 
-FULL = Setting()
-SMOKE = Setting(
-    screens=48,
-    held_out_screens=4,
-    updates=6,
-    frozen_updates=3,
-    verifier_updates=3,
-    adaptation_updates=3,
-    images_per_update=4,
-    shares=(0.5,),
-    pages=12,
-    reachable_pages=6,
-    explore_steps=60,
-    budget_minutes=5,
-)
+def tiny_preset(words: Sequence[str]) -> ModelPreset:
+    """The tiny Qwen3-VL with further words.
+
+    Args:
+        words: The words.
+
+    Returns:
+        The preset.
+    """
+    tiny = PRESETS["tiny"]
+    known = tuple(dict.fromkeys((*tiny.words, *GUI_ACTOR_WORDS, *words)))
+    return dataclasses.replace(tiny, name="tiny-grounding", words=known, input_wh=(320, 192))

@@ -1,9 +1,9 @@
 """Annotated screens of demonstrations: reading and translating them.
 
 Role: `read_screens` reads a directory that `dart_agent.rollouts.annotated_screens` wrote, each screen with the action before it in its
-demonstration; `shift_windows` translates the windows of a screen (augmentation). Rule: a screen that cannot be read, or whose task is not
-of the train split, is an error that names its file. Non-goals: questions (`dart_train.warmup.queries`), model inputs
-(`dart_train.warmup.fit`).
+demonstration; `read_screen` reads one file; `shift_windows` translates the windows of a screen (augmentation). Rule: a screen that cannot
+be read is an error that names its file. A directory must not hold a screen of a task that is not of the train split. Non-goals: questions
+(`dart_train.warmup.queries`), model inputs (`dart_train.warmup.fit`).
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def read_screens(directory: Path) -> list[AnnotatedScreen]:
     catalog = SuiteCatalog()
     by_task: dict[str, list[AnnotatedScreen]] = defaultdict(list)
     for path in sorted(directory.glob("*.json")):
-        screen = _read(path)
+        screen = read_screen(path)
         _check_split(path, screen.task_id, catalog)
         by_task[screen.task_id].append(screen)
     if not by_task:
@@ -149,7 +149,18 @@ def read_screens(directory: Path) -> list[AnnotatedScreen]:
     return ordered
 
 
-def _read(path: Path) -> AnnotatedScreen:
+def read_screen(path: Path) -> AnnotatedScreen:
+    """Read an annotated screen of any split, without the action before it.
+
+    Args:
+        path: A file that `dart_envs.observations.annotated_screens.write_annotated_screen` wrote.
+
+    Returns:
+        The screen.
+
+    Raises:
+        ScreenError: It cannot be read.
+    """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         return AnnotatedScreen(

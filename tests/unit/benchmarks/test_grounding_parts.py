@@ -14,12 +14,15 @@ import pytest
 from benchmarks.grounding import bench_grounding
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
+from benchmarks.grounding.drawn_source import FULL, HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED, DrawnSource
 from benchmarks.grounding.earlier import pack_answers, take_over
-from benchmarks.grounding.setting import FULL, HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED
+from benchmarks.grounding.setting import tiny_preset
 from benchmarks.intervals import hit_rate, paired
 from benchmarks.work_folder import write_json
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_envs.errors import UnsupportedCapabilityError
+
+BOTH = ("grounding", "adaptation")
 
 
 def test_screens_are_those_of_their_seed_and_ask_about_one_symbol(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_the_baseline_reads_its_own_answers(tmp_path: Path, monkeypatch: pytest.
     from dart_train.model.policy_model import load_model
 
     file = write_screens(tmp_path, "train", 2, TRAINED, "1", symbols=SYMBOLS)
-    loaded = load_model(str(init_model(SMOKE.preset(), tmp_path / "start")), "cpu")
+    loaded = load_model(str(init_model(tiny_preset(DrawnSource.words), tmp_path / "start")), "cpu")
     sample = next(read_samples(file))
     taught = text_arm.text_answer(*text_arm.text_target(sample))
     image = read_image(tmp_path / sample.image)
@@ -128,7 +131,7 @@ def test_the_baseline_answers_with_points_of_the_image(tmp_path: Path, monkeypat
     from dart_train.model.init_model import init_model
     from dart_train.model.policy_model import load_model
 
-    loaded = load_model(str(init_model(SMOKE.preset(), tmp_path / "start")), "cpu")
+    loaded = load_model(str(init_model(tiny_preset(DrawnSource.words), tmp_path / "start")), "cpu")
     numbers = torch.zeros(loaded.model.config.text_config.vocab_size)
     for number in range(0, 400, text_arm.STEP_PX):
         numbers[text_arm._encode(loaded, str(number))[0]] = number
@@ -186,7 +189,9 @@ def _finished_seed(folder: Path, seed: int) -> Path:
 
 
 def _arguments(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"smoke": True, "threads": 1, "only": None, "work": None, "records": [], **given})
+    return argparse.Namespace(
+        **{"smoke": True, "threads": 1, "screens": "drawn", "only": None, "work": None, "records": [], **given}
+    )
 
 
 def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: Path) -> None:
@@ -194,7 +199,10 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
     for seed in (1, 2):
         work, record = tmp_path / f"work-{seed}", tmp_path / f"record-{seed}.json"
         _finished_seed(work / f"seed-{seed}", seed)
-        write_json(work / "settings.json", {**dataclasses.asdict(SMOKE), "shares": list(SMOKE.shares), "threads": 1})
+        write_json(
+            work / "settings.json",
+            {**dataclasses.asdict(SMOKE), "shares": list(SMOKE.shares), "screens_of": "drawn", "threads": 1},
+        )
         write_json(
             record, {"benchmark": "grounding", "figures": bench_grounding.measure(_arguments(seeds=[seed], work=work))}
         )
@@ -206,7 +214,7 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
     assert both["adaptation"]["explorations"] == [{"screens": 8}, {"screens": 8}]
     assert both["answers_by_seed"] == {**each[0]["answers_by_seed"], **each[1]["answers_by_seed"]}
     with pytest.raises(UnsupportedCapabilityError, match="another setting"):
-        take_over(records, FULL, [1], tmp_path / "other")
+        take_over(records, "drawn", FULL, BOTH, [1], tmp_path / "other")
     part = tmp_path / "part.json"
     write_json(
         part,
@@ -215,9 +223,11 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
     foreign = tmp_path / "foreign.json"
     write_json(foreign, {"benchmark": "demo", "figures": {}})
     with pytest.raises(UnsupportedCapabilityError, match="of the benchmark demo"):
-        take_over([foreign], SMOKE, [1], tmp_path / "other")
+        take_over([foreign], "drawn", SMOKE, BOTH, [1], tmp_path / "other")
+    with pytest.raises(UnsupportedCapabilityError, match="on screens of drawn"):
+        take_over([records[0]], "basics", SMOKE, ("grounding",), [1], tmp_path / "other")
     with pytest.raises(UnsupportedCapabilityError, match="with --only"):
-        take_over([part], SMOKE, [1], tmp_path / "other")
+        take_over([part], "drawn", SMOKE, BOTH, [1], tmp_path / "other")
 
 
 def test_a_record_says_which_answers_were_right(tmp_path: Path) -> None:
