@@ -36,9 +36,9 @@ TRAINED_FAMILIES = (
 )  # fmt: skip
 HELD_OUT_FAMILIES = ("choose_row", "tick_two", "pick_radio")
 HELD_OUT_FONT_SIZE = 13
-TRAINED_SIZES_WH = ((640, 400), (800, 400), (560, 480))
-HELD_OUT_SIZES_WH = ((720, 400), (640, 480), (720, 480))
-"""All of their model-input coordinates are within those that were trained; the dialogs of every family fit."""
+TRAINED_SIZES_WH = ((640, 400), (800, 400), (640, 480))
+HELD_OUT_SIZES_WH = ((720, 400), (720, 480), (800, 480))
+"""All of their coordinates are within those that were trained."""
 SCALE = 0.4
 """Pixels of the model's image / pixels of the screen, that of the demo."""
 

@@ -12,7 +12,7 @@ from benchmarks.grounding import bench_grounding
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_envs.errors import UnsupportedCapabilityError
 from dart_envs.observations.annotated_screens import write_annotated_screen
-from dart_envs.tasks import load_suite
+from dart_envs.tasks import load, load_suite
 from dart_server.wire import A11yElement
 
 pytest.importorskip("torch")
@@ -70,6 +70,9 @@ def test_sets_share_no_task_and_no_family_with_what_they_hold_out(tmp_path: Path
     assert all({task.split("/")[1] for task in tasks[name]} == {*TRAINED_FAMILIES} for name in (TRAIN, "screens"))
     assert not {*tasks[TRAIN]} & {*tasks["screens"], *tasks["resolutions"], *tasks["layouts"]}
     assert not {*HELD_OUT_FAMILIES} & {*TRAINED_FAMILIES}
+    for one in (one for found in shown.values() for one in found):
+        for task_id in one.task_ids[:3]:
+            load(task_id).check_runnable(one.shape.resolution)
     sizes = {name: {one.shape.resolution for one in found} for name, found in shown.items()}
     assert sizes[TRAIN] == sizes["screens"] == sizes["layouts"] == {*TRAINED_SIZES_WH}
     assert sizes["resolutions"] == {*HELD_OUT_SIZES_WH}
