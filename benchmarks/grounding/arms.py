@@ -7,7 +7,7 @@ Non-goals: figures.
 
     text      backbone from its beginning, coordinates as text          head      the same backbone and updates, with the action head
     share_X   the head with a share of screens and of updates           frozen    a new head on the frozen backbone of `text`
-    verifier  from the weights of `text`; judges for `head` and for `frozen`
+    verifier  a model of its own with the weights of the judged head's backbone as its start: of `head`, and of `text` for `frozen`
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SeedRun:
 
         def answer() -> Answers:
             model = self.train_head("head", self.train_file, self.start, self.setting.updates)
-            found = self._head_answers(model)
+            found = self._head_answers(model, self._verifier("verifier", model))
             pointer = load_grounding_model(model)
             for score in REGION_SCORES:
                 found[f"head_{score}"] = self.judge(points_of(Answerer(Grounder(pointer, score))))
@@ -110,7 +110,8 @@ class SeedRun:
 
         def answer() -> Answers:
             updates, start = self.setting.frozen_updates, self._text_model()
-            return self._head_answers(self.train_head("frozen", self.train_file, start, updates, stage="head"))
+            model = self.train_head("frozen", self.train_file, start, updates, stage="head")
+            return self._head_answers(model, self._verifier("frozen_verifier", start))
 
         return self.kept("frozen", answer)
 
@@ -186,12 +187,10 @@ class SeedRun:
             for path in sorted(self.folder.glob("*.json"))
         }
 
-    def _head_answers(self, model: Path) -> Answers:
-        grounder, verifier = Grounder(load_grounding_model(model)), load_verifier(str(self._verifier()))
-        return {
-            "head": self.judge(points_of(Answerer(grounder))),
-            "verifier": self.judge(points_of(Answerer(grounder, verifier))),
-        }
+    def _head_answers(self, model: Path, verifier: Path) -> Answers:
+        grounder = Grounder(load_grounding_model(model))
+        verified = Answerer(grounder, load_verifier(str(verifier)), self.setting.verifier_gamma)
+        return {"head": self.judge(points_of(Answerer(grounder))), "verifier": self.judge(points_of(verified))}
 
     def _text_model(self) -> Path:
         config = SupervisedConfig(**self._config("text", self.train_file, self.start, self.setting.updates))
@@ -205,8 +204,8 @@ class SeedRun:
             )
         return config.out_dir
 
-    def _verifier(self) -> Path:
-        made = self._config("verifier", self.train_file, self._text_model(), self.setting.verifier_updates)
+    def _verifier(self, name: str, start: Path) -> Path:
+        made = self._config(name, self.train_file, start, self.setting.verifier_updates)
         config = VerifierConfig(**made, marking=self.setting.verifier_marking)
         if not config.out_dir.exists():
             train_verifier(config, self._report)

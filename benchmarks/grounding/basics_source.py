@@ -24,6 +24,7 @@ from benchmarks.grounding.setting import Setting
 from benchmarks.grounding.text_arm import STEP_PX
 from dart_agent.grounding.acting.targets import head_instruction
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, write_samples
+from dart_agent.grounding.verifier import Marking
 from dart_envs.observations.transforms import resize_image
 from dart_envs.tasks import load_suite
 from dart_envs.tasks.screen_names import NamedElement
@@ -106,7 +107,13 @@ class BasicsSource:
     name = "basics"
     held_out: tuple[str, ...] = ("screens", "resolutions", "layouts")
     words: tuple[str, ...] = ()
-    full = Setting(held_out_screens=108, recorded_screens=972)
+    # A place such as "second row" can only be judged with what is around it.
+    full = Setting(
+        held_out_screens=108,
+        recorded_screens=972,
+        verifier_updates=800,
+        verifier_marking=Marking(reach=64.0, radius=4.0, line=1.0),
+    )
     smoke = Setting(
         screens=16,
         held_out_screens=3,

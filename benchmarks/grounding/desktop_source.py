@@ -35,6 +35,7 @@ from dart_agent.grounding.desktop_ground.recording import RecordedApplications, 
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen
 from dart_agent.grounding.desktop_ground.wording import is_text
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, write_samples
+from dart_agent.grounding.verifier import Marking
 from dart_envs.errors import UnsupportedCapabilityError
 from dart_envs.observations.transforms import resize_image
 from dart_envs.types import RgbImage
@@ -77,7 +78,12 @@ class DesktopSource:
     name = "desktop"
     held_out: tuple[str, ...] = ("screens", "resolutions", "layouts")
     full = Setting(
-        screens=4_800, held_out_screens=80, recorded_screens=STATES * len(TRAINED_SIZES_WH) * 22, updates=1200
+        screens=4_800,
+        held_out_screens=80,
+        recorded_screens=STATES * len(TRAINED_SIZES_WH) * 22,
+        updates=1200,
+        verifier_updates=800,
+        verifier_marking=Marking(reach=48.0, radius=4.0, line=1.0),
     )
     smoke = Setting(
         screens=16,

@@ -33,7 +33,7 @@ class Setting:
         recorded_screens: Most screens of desktops that the training images are made of; 0: all are drawn.
         updates: Updates of head and text.
         frozen_updates: Updates of a head on a frozen backbone.
-        verifier_updates: Updates of the verifier.
+        verifier_updates: Updates of each verifier.
         adaptation_updates: Updates of each adaptation.
         images_per_update: Screens per update.
         questions_per_image: Greatest number of questions about a screen in an update.
@@ -44,6 +44,7 @@ class Setting:
         reachable_pages: Pages of it that an exploration can reach; the other pages are the test.
         explore_steps: Most steps of the exploration.
         verifier_marking: How the verifier sees a point, in pixels of the image.
+        verifier_gamma: Score from which the first candidate is taken at once; 0.95 is GUI-Actor's for ScreenSpot-Pro.
         budget_minutes: Declared duration on two quiet cores with three seeds.
     """
 
@@ -52,7 +53,7 @@ class Setting:
     recorded_screens: int = 0
     updates: int = 2400
     frozen_updates: int = 400
-    verifier_updates: int = 400
+    verifier_updates: int = 1800
     adaptation_updates: int = 60
     images_per_update: int = 8
     questions_per_image: int = 6
@@ -62,7 +63,8 @@ class Setting:
     pages: int = 85
     reachable_pages: int = 45
     explore_steps: int = 240
-    verifier_marking: Marking = dataclasses.field(default_factory=lambda: Marking(reach=32.0))
+    verifier_marking: Marking = dataclasses.field(default_factory=lambda: Marking(reach=16.0, radius=3.0, line=1.0))
+    verifier_gamma: float = 0.95
     budget_minutes: int = 150
 
 
