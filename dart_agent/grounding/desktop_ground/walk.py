@@ -15,7 +15,7 @@ from random import Random
 
 from dart_agent.errors import AgentError
 from dart_agent.grounding.desktop_ground.applications import FILES, GroundApplication
-from dart_agent.grounding.desktop_ground.capture import LiveState, ScreenUnstable, capture, click, read_tree
+from dart_agent.grounding.desktop_ground.capture import SETTLE, LiveState, ScreenUnstable, capture, click, read_tree
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen, ScreenElement, center
 from dart_agent.grounding.desktop_ground.visibility import MENUS, Visibility, visibilities
 from dart_agent.grounding.desktop_ground.wording import shown_name
@@ -28,6 +28,8 @@ from dart_server.wire import SnapshotView
 log = logging.getLogger(__name__)
 
 START_LIMIT_S = 120.0
+TELL_ATTEMPTS = 30
+"""Looks at the accessibility tree for a new application, each at least the quiet time of `capture.SETTLE` after the one before."""
 DOTS = ("…", "...")
 NEVER = ("quit", "exit", "close", "print", "delete", "remove", "log out", "shut down", "restart", "send")
 """Words in names of items that are not chosen."""
@@ -169,20 +171,44 @@ async def walk_application(
     return screens
 
 
+def applications_shown(elements: Sequence[ScreenElement]) -> frozenset[str]:
+    """Name the applications that have a place on the screen; one that waits in the background has none.
+
+    Args:
+        elements: The accessibility tree.
+
+    Returns:
+        Their names.
+    """
+    return frozenset(element.application for element in elements if element.box is not None)
+
+
+async def _wait_told(lease: AsyncLease, program: str, known: frozenset[str]) -> None:
+    """Wait until an application that was not known has a place on the screen: its window may be there earlier.
+
+    Raises:
+        ApplicationMissing: There is none after `TELL_ATTEMPTS` looks.
+    """
+    for _ in range(TELL_ATTEMPTS):
+        if applications_shown(await read_tree(lease)) - known:
+            return
+        await lease.step([], SETTLE)
+    raise ApplicationMissing(f"{program} tells nothing in the accessibility tree")
+
+
 async def _open(lease: AsyncLease, name: str, start: str, argv: Sequence[str]) -> CapturedScreen:
     for path, content in FILES.items():
         await lease.write_file(path, content.encode())
-    known = {element.application for element in await read_tree(lease)}
+    known = applications_shown(await read_tree(lease))
     before = await window_ids(lease)
     width, height = lease.resolution
     await click(lease, (width - 1, height // 2))
     await lease.exec(list(argv), detach=True)
     if not await wait_started(lease, before, 1, START_LIMIT_S):
         raise ApplicationMissing(f"{argv[0]} opened no window within {START_LIMIT_S:.0f} s")
+    await _wait_told(lease, argv[0], known)
     state = await capture(lease)
-    own = frozenset(element.application for element in state.elements) - known
-    if not any(element.box is not None and element.application in own for element in state.elements):
-        raise ApplicationMissing(f"{argv[0]} tells nothing in the accessibility tree")
+    own = applications_shown(state.elements) - known
     return _screen(name, start, state, own)
 
 

@@ -26,7 +26,12 @@ from dart_agent.grounding.desktop_ground.places import colour_shares, line_of, n
 from dart_agent.grounding.desktop_ground.queries import find_queries
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen, read_elements
 from dart_agent.grounding.desktop_ground.visibility import Visibility, visibilities
-from dart_agent.grounding.desktop_ground.walk import ApplicationMissing, find_dialog_items, find_openers
+from dart_agent.grounding.desktop_ground.walk import (
+    ApplicationMissing,
+    applications_shown,
+    find_dialog_items,
+    find_openers,
+)
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_envs.errors import FarmError
 from tests.unit.dart_agent.drawn_screens import USUAL, Node, button, captured, tree, window
@@ -238,6 +243,15 @@ def screens(applications: Sequence[str] = ("a", "b", "c", "d", "e"), states: int
             nodes = {application: [window(*shared, *single)]}
             found.append(captured(nodes, application=application, state=f"state {state}"))
     return found
+
+
+def test_an_application_that_waits_in_the_background_is_not_shown() -> None:
+    """A file manager that waits for its first window is in the tree of the fresh desktop, and its window made it no new application."""
+    before = read_elements(tree({"panel": [window()], "files": []}))
+    after = read_elements(tree({"panel": [window()], "files": [window(button("Open", 10, 10))]}))
+    assert {element.application for element in before} == {"panel", "files"}
+    assert applications_shown(before) == {"panel"}
+    assert applications_shown(after) - applications_shown(before) == {"files"}
 
 
 def test_a_benchmark_depends_on_its_seed_alone() -> None:
