@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import commit, machine
-from dart_envs.errors import ImageNotFoundError, UnsupportedCapabilityError
+from dart_agent.errors import AgentError
+from dart_envs.errors import FarmError, ImageNotFoundError, UnsupportedCapabilityError
 
 HERE = Path(__file__).parent
 
@@ -45,7 +46,7 @@ def main() -> int:
     started, measured = dt.datetime.now(dt.UTC), commit()
     try:
         figures = args.measure(args)
-    except (ImageNotFoundError, UnsupportedCapabilityError) as error:
+    except (AgentError, FarmError, ImageNotFoundError, UnsupportedCapabilityError) as error:
         sys.stderr.write(f"bench {args.name}: {error}\n")
         return 2
     record = {

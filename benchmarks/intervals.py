@@ -31,18 +31,20 @@ def hit_rate(hits_S: Sequence[Hits]) -> float:
     return float(np.mean(every))
 
 
-def paired(ours_S: Sequence[Hits], theirs_S: Sequence[Hits]) -> dict[str, Any]:
+def paired(ours_S: Sequence[Hits], theirs_S: Sequence[Hits], *, shared: bool = False) -> dict[str, Any]:
     """Compare two methods.
 
     Args:
         ours_S: Answers of one method by seed.
         theirs_S: Answers of the other one to the same samples.
+        shared: Whether all seeds answered about the same screens, which are drawn once for all of them then. Screens of different seeds are
+            drawn apart otherwise.
 
     Returns:
         Both rates, `ratio` and `difference` of the first to the second, and their intervals; a ratio to 0 is None.
 
     Raises:
-        ValueError: The methods answered different samples.
+        ValueError: The methods answered different samples, or seeds that share their screens did.
     """
     screens_S = []
     for ours, theirs in zip(ours_S, theirs_S, strict=True):
@@ -54,13 +56,18 @@ def paired(ours_S: Sequence[Hits], theirs_S: Sequence[Hits]) -> dict[str, Any]:
             counts[0] += ours[name]
             counts[1] += theirs[name]
             counts[2] += 1
-        screens_S.append(np.array(list(by_screen.values()), float))
+        screens_S.append(np.array([by_screen[name] for name in sorted(by_screen)], float))
     rng = np.random.default_rng(0)
     sums = np.zeros((DRAWS, 3))
+    if shared and any(ours.keys() != ours_S[0].keys() for ours in ours_S):
+        raise ValueError("the seeds share their screens, and answered different samples")
     for draw in range(DRAWS):
+        drawn = rng.integers(len(screens_S[0]), size=len(screens_S[0]))
         for seed in rng.integers(len(screens_S), size=len(screens_S)):
             screens = screens_S[seed]
-            sums[draw] += screens[rng.integers(len(screens), size=len(screens))].sum(axis=0)
+            if not shared:
+                drawn = rng.integers(len(screens), size=len(screens))
+            sums[draw] += screens[drawn].sum(axis=0)
     total = np.sum([screens.sum(axis=0) for screens in screens_S], axis=0)
     some = sums[:, 1] > 0
     ratios, differences = sums[some, 0] / sums[some, 1], (sums[:, 0] - sums[:, 1]) / sums[:, 2]

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.grounding.earlier import RECORDED
 from benchmarks.grounding.setting import REGION_SCORES, ScreenSource, Setting, tiny_preset
 from benchmarks.grounding.text_arm import TextTrainer, text_points
 from benchmarks.work_folder import write_json
@@ -80,6 +81,7 @@ class SeedRun:
         """Write all screens, unless there are answers about them: what is recorded on desktops belongs to the time of no arm."""
         if not all((self.folder / f"{arm}.json").exists() for arm in ("text", "head", "frozen")):
             _ = self.train_file, self.held_out
+            write_json(self.folder / RECORDED, self.source.told)
 
     def text(self) -> Answers:
         """Coordinates as text."""

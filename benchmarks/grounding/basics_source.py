@@ -106,6 +106,7 @@ class BasicsSource:
 
     name = "basics"
     held_out: tuple[str, ...] = ("screens", "resolutions", "layouts")
+    shares_test_screens = True
     words: tuple[str, ...] = ()
     # A place such as "second row" can only be judged with what is around it.
     full = Setting(
@@ -143,8 +144,9 @@ class BasicsSource:
     def write(self, out: Path, name: str, count: int, seed: str) -> Path:
         """As `ScreenSource`: each recorded screen as often as others; the copies of a training screen follow each other."""
         random = Random(f"{seed}/{name}")
-        screens = [read_screen(file) for file in self._record(name)]
-        random.shuffle(screens)
+        screens = sorted((read_screen(file) for file in self._record(name)), key=lambda screen: screen.task_id)
+        if name == TRAIN:  # test screens have the same ids with every seed
+            random.shuffle(screens)
         (out / name).mkdir(parents=True, exist_ok=True)
         samples: list[GroundingSample] = []
         count = count if name == TRAIN else min(count, len(screens))

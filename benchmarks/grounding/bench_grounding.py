@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     parts = PARTS_BY_SCREENS[args.screens]
     if args.only is not None and args.only not in parts:
         raise UnsupportedCapabilityError(
-            f"--only {args.only} has drawn screens alone: leave --screens {args.screens} out"
+            f"the part --only {args.only} needs drawn screens: leave --screens {args.screens} out"
         )
     make_source = _source(args.screens)
     setting = make_source.smoke if args.smoke else make_source.full
@@ -97,7 +98,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             run.make_screens()
         figures: dict[str, Any] = {
             "screens": source.name,
-            "recorded": source.told,
             "model": tiny_preset(()).name,
             "smoke": bool(args.smoke),
             "seeds": list(args.seeds),
@@ -129,6 +129,7 @@ def _source(screens: str) -> type[DrawnSource] | type[BasicsSource] | type[Deskt
 
 
 def _grounding(runs: list[SeedRun], source: ScreenSource) -> dict[str, Any]:
+    compare = partial(paired, shared=source.shares_test_screens)
     found: dict[str, list[Hits]] = {}
     shares: list[float | None] = []
     tried: dict[str, dict[str, float]] = {}
@@ -139,7 +140,7 @@ def _grounding(runs: list[SeedRun], source: ScreenSource) -> dict[str, Any]:
         share, rates = _enough(run, run.setting, text, head)
         shares.append(share)
         tried[str(run.seed)] = rates
-    against_text = paired(found["head"], found["text"])
+    against_text = compare(found["head"], found["text"])
     return {
         "head_over_text": against_text["ratio"],
         "head_over_text_interval": against_text["ratio_interval"],
@@ -149,17 +150,17 @@ def _grounding(runs: list[SeedRun], source: ScreenSource) -> dict[str, Any]:
         "data_share_by_seed": shares,
         "accuracy_by_share": tried,
         "by_held_out": {
-            kind: paired(_of_kind(found["head"], kind), _of_kind(found["text"], kind)) for kind in source.held_out
+            kind: compare(_of_kind(found["head"], kind), _of_kind(found["text"], kind)) for kind in source.held_out
         },
-        "by_seed": [paired([head], [text]) for head, text in zip(found["head"], found["text"], strict=True)],
+        "by_seed": [compare([head], [text]) for head, text in zip(found["head"], found["text"], strict=True)],
         "region_score": {"mean": against_text["ours"]}
         | {score: round(hit_rate(found[f"head_{score}"]), 4) for score in REGION_SCORES},
-        "verifier_gain": paired(found["verifier"], found["head"]),
-        "zoom_gain": paired(found["zoom"], found["head"]),
+        "verifier_gain": compare(found["verifier"], found["head"]),
+        "zoom_gain": compare(found["zoom"], found["head"]),
         "frozen": {
-            "head_over_text": paired(found["frozen_head"], found["text"]),
-            "head_with_verifier_over_text": paired(found["frozen_verifier"], found["text"]),
-            "verifier_gain": paired(found["frozen_verifier"], found["frozen_head"]),
+            "head_over_text": compare(found["frozen_head"], found["text"]),
+            "head_with_verifier_over_text": compare(found["frozen_verifier"], found["text"]),
+            "verifier_gain": compare(found["frozen_verifier"], found["frozen_head"]),
         },
     }
 

@@ -77,6 +77,7 @@ class DesktopSource:
 
     name = "desktop"
     held_out: tuple[str, ...] = ("screens", "resolutions", "layouts")
+    shares_test_screens = True
     full = Setting(
         screens=4_800,
         held_out_screens=80,
@@ -118,7 +119,8 @@ class DesktopSource:
 
     def write(self, out: Path, name: str, count: int, seed: str) -> Path:
         """As `ScreenSource`: each recorded screen as often as others; copies of a training screen follow each other, each moved."""
-        random = Random(f"{seed}/{name}")
+        # Test screens, their choice and their ids are those of all seeds.
+        random = Random(f"{seed if name == TRAIN else SEED}/{name}")
         screens = random.sample(self._sets[name], len(self._sets[name]))
         (out / name).mkdir(parents=True, exist_ok=True)
         samples: list[GroundingSample] = []
@@ -168,9 +170,14 @@ class DesktopSource:
             noted["image_digests"] = sorted({digest for recorded in found.values() for digest in recorded.digests})
             empty = {TRAIN, *self.held_out} - {one["set"] for one in noted["screens"]}
             if empty:
+                lost = any(noted["missing"].values())
+                fix = (
+                    "the same command records what is missing again"
+                    if lost
+                    else f"delete {self._folder}, and record again"
+                )
                 raise UnsupportedCapabilityError(
-                    f"the recorded applications give no screen for {', '.join(sorted(empty))} (missing: {noted['missing']}): the same "
-                    "command records what is missing again"
+                    f"the recorded applications give no screen for {', '.join(sorted(empty))} (missing: {noted['missing']}): {fix}"
                 )
             write_json(file, noted)
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
@@ -249,9 +256,11 @@ def screen_samples(
         One sample per question whose answer is whole on the image, and no smaller than the grid of the text baseline. Where the move takes
         an element off the image, questions about places are left out: what was the second button may be the first one.
     """
-    everything = (_moved_box(element.box, shift) for element in asked.screen.elements)
-    complete = all(box is None or _is_shown(box, wh) for box in everything) or shift == (0, 0)
-    boxes = [_moved_box(query.element.box, shift) for query in asked.queries]
+    shown_before = (
+        box for element in asked.screen.elements if (box := element.box) and _is_shown(_moved(box, (0, 0)), wh)
+    )
+    complete = all(_is_shown(_moved(box, shift), wh) for box in shown_before)
+    boxes = [query.element.box and _moved(query.element.box, shift) for query in asked.queries]
     shown = [
         (query, box)
         for query, box in zip(asked.queries, boxes, strict=True)
@@ -281,9 +290,8 @@ def screen_samples(
     ]
 
 
-def _moved_box(box: Box | None, shift: tuple[int, int]) -> Box | None:
-    if box is None:
-        return None
+def _moved(box: Box, shift: tuple[int, int]) -> Box:
+    """A box of the screen in pixels of the moved image."""
     (left, top, right, bottom), (dx, dy) = box, shift
     return left * SCALE + dx, top * SCALE + dy, right * SCALE + dx, bottom * SCALE + dy
 

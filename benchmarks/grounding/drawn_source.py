@@ -52,6 +52,7 @@ class DrawnSource:
 
     name = "drawn"
     held_out = tuple(HELD_OUT)
+    shares_test_screens = False
     words = ("Orange", "Purple", *SHAPES, *NOVEL_SHAPES)
     full = FULL
     smoke = SMOKE

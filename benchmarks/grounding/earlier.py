@@ -23,6 +23,8 @@ RECORDED_AS = {"grounding": "head_over_text", "adaptation": "adaptation"}
 """A figure that the record of each part has."""
 FOUND = Path("adaptation") / "found.json"
 """What the exploration of a seed counted, in the folder of the seed."""
+RECORDED = Path("data") / "recorded.json"
+"""What the source told of the recorded screens, in the folder of the seed."""
 
 
 def pack_answers(folder: Path) -> dict[str, Any]:
@@ -33,7 +35,8 @@ def pack_answers(folder: Path) -> dict[str, Any]:
 
     Returns:
         `samples`: ids of samples, each list once; `arms`: by arm, its seconds, and by method the number of its list and a digit per sample,
-        1 where the answer is right; `found`: what the exploration counted, None without one.
+        1 where the answer is right; `found`: what the exploration counted, None without one; `recorded`: what
+        the source told of the screens.
     """
     samples: list[str] = []
     arms = {}
@@ -48,7 +51,9 @@ def pack_answers(folder: Path) -> dict[str, Any]:
         arms[path.stem] = {"seconds": content["seconds"], "methods": methods}
     found = folder / FOUND
     counted = json.loads(found.read_text(encoding="utf-8")) if found.exists() else None
-    return {"samples": samples, "arms": arms, "found": counted}
+    told = folder / RECORDED
+    recorded = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
+    return {"samples": samples, "arms": arms, "found": counted, "recorded": recorded}
 
 
 def take_over(
@@ -71,7 +76,7 @@ def take_over(
         same = figures["setting"] == json.loads(json.dumps(dataclasses.asdict(setting)))
         if figures["screens"] != screens:
             raise UnsupportedCapabilityError(
-                f"--records {path} was measured on screens of {figures['screens']}: leave it out"
+                f"--records {path} was measured with --screens {figures['screens']}: leave it out"
             )
         if not same:
             raise UnsupportedCapabilityError(f"--records {path} was measured with another setting: leave it out")
@@ -93,6 +98,8 @@ def _unpack(packed: dict[str, Any], folder: Path) -> None:
     if packed["found"] is not None:
         (partial / FOUND).parent.mkdir()
         write_json(partial / FOUND, packed["found"])
+    (partial / RECORDED).parent.mkdir()
+    write_json(partial / RECORDED, packed["recorded"])
     for arm, content in packed["arms"].items():
         answers = {
             method: dict(zip(packed["samples"][number].split(), (digit == "1" for digit in digits), strict=True))

@@ -75,12 +75,14 @@ class ScreenSource(Protocol):
     Attributes:
         name: What `--screens` calls it.
         held_out: Kinds of test screens; the id of a sample begins with its kind and a slash.
+        shares_test_screens: Whether all seeds have the same test screens, with the same ids.
         full: The setting of records.
         smoke: The setting that shows whether the benchmark works.
     """
 
     name: str
     held_out: tuple[str, ...]
+    shares_test_screens: bool
     full: Setting
     smoke: Setting
 

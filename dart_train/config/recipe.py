@@ -118,14 +118,12 @@ class Recipe(StrictModel):
             raise ValueError(
                 'inference.publish = "adapter" needs a LoRA adapter: set train.lora_rank, or publish = "model"'
             )
-        uncorrected = self.train.correction == "none" or (
-            self.train.correction == "token_truncate" and self.train.tis_cap is None
-        )
-        if self.inference.quantization is not None and uncorrected:
+        if self.inference.quantization is not None and not self.train.corrects:
+            cap = ' with train.tis_cap = "none"' if self.train.correction != "none" else ""
             raise ValueError(
                 f"inference.quantization = {self.inference.quantization!r} samples from another distribution than the trainer's, and "
-                f"train.correction = {self.train.correction!r} does not correct the difference: set train.correction = "
-                '"token_truncate" with train.tis_cap = 2, or leave inference.quantization out'
+                f"train.correction = {self.train.correction!r}{cap} does not correct the difference: set train.correction = "
+                '"token_truncate" and train.tis_cap = 2, or leave inference.quantization out'
             )
         if self.inference.update_mode not in (None, self.update_mode):
             raise ValueError(

@@ -142,6 +142,11 @@ class TrainSection(StrictModel):
         return {key: None if key in UNBOUNDED and value == "none" else value for key, value in settings.items()}
 
     @property
+    def corrects(self) -> bool:
+        """Whether the difference between sampling policy and trainer is corrected at all."""
+        return self.correction != "none" and not (self.correction == "token_truncate" and self.tis_cap is None)
+
+    @property
     def lora(self) -> LoraSettings | None:
         """The adapter that is trained, None where all weights are."""
         if self.lora_rank is None:

@@ -145,7 +145,8 @@ def _engine_problems(recipe: Recipe, engine: EngineMemory, host: HostResources) 
 def _may_quantize(recipe: Recipe) -> bool:
     """Whether a recipe with weights of 8 bits would be accepted."""
     section = recipe.inference
-    return section.quantization is None and section.dtype != "float32" and section.engine == "vllm"
+    is_possible = section.quantization is None and section.dtype != "float32" and section.engine == "vllm"
+    return is_possible and recipe.train.corrects
 
 
 def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> list[str]:

@@ -113,6 +113,10 @@ async def test_published_weights_are_quantised_as_those_of_a_start_are(
         started = await sample(client)
     async with serving(moved, None, place / f"{kind}-2") as client:
         plain = await sample(client)
+    log = (place / f"{kind}-0.log").read_text(encoding="utf-8")
+    assert "Quantizing 12 layers" in log, (
+        "four fused matrices of each of three text layers, and none of the vision tower"
+    )
     new, stale = errors(after, updated), errors(before, updated)
     print(
         f"{kind}: log-probs differ by {first.mean():.1e} on average ({first.max():.1e} at most), after the update by {new.mean():.1e} "

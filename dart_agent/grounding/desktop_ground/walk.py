@@ -7,6 +7,7 @@ a dialog (their names end with dots), but none that ends the program or prints. 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -190,8 +191,9 @@ async def _wait_told(lease: AsyncLease, program: str, known: frozenset[str]) -> 
         ApplicationMissing: There is none after `TELL_ATTEMPTS` looks.
     """
     for _ in range(TELL_ATTEMPTS):
-        if applications_shown(await read_tree(lease)) - known:
-            return
+        with contextlib.suppress(ScreenUnstable):  # a tree that cannot be read is one look that showed nothing
+            if applications_shown(await read_tree(lease)) - known:
+                return
         await lease.step([], SETTLE)
     raise ApplicationMissing(f"{program} tells nothing in the accessibility tree")
 
@@ -209,6 +211,8 @@ async def _open(lease: AsyncLease, name: str, start: str, argv: Sequence[str]) -
     await _wait_told(lease, argv[0], known)
     state = await capture(lease)
     own = applications_shown(state.elements) - known
+    if not own:
+        raise ApplicationMissing(f"{argv[0]} closed its window")
     return _screen(name, start, state, own)
 
 

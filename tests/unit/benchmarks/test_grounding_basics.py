@@ -113,6 +113,8 @@ def test_test_screens_are_as_they_were_recorded(tmp_path: Path) -> None:
     }
     assert {sample.group for sample in samples} <= {*HELD_OUT_FAMILIES}
     assert all(sample.sample_id.startswith("layouts/") for sample in samples)
+    other_seed = list(read_samples(source.write(tmp_path / "other", "layouts", setting.held_out_screens, "2")))
+    assert other_seed == samples
 
 
 def test_an_adaptation_on_screens_of_basics_is_refused(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def _screen(application: str, size: tuple[int, int], state: int) -> CapturedScre
         return button(name, left, top, 80, 30, **more)
 
     row = [plain(f"Always {application}", 100, 60, colour=RED), plain(f"State {state}", 200, 60), plain("Last", 8, 60)]
-    nodes = {application: [window(*row, box=(0, 0, *size))]}
+    aside = Node("window", "", (-1000, -1000, -995, -995))  # a window manager keeps one beside the screen
+    nodes = {application: [window(*row, box=(0, 0, *size))], "manager": [aside]}
     return captured(nodes, wh=size, application=application, state=f"state {state}")
 
 

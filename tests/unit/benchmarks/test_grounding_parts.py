@@ -92,6 +92,19 @@ def test_intervals_are_paired() -> None:
         paired([ours], [{"test/0/0": True}])
 
 
+def test_screens_that_all_seeds_share_are_drawn_once_for_all() -> None:
+    """Ten seeds that answer the same about the same screens tell no more than one of them."""
+    ours, theirs = hits(*(1, 1, 0, 0) * 5), hits(*(0, 1, 0, 0) * 5)
+    alone = paired([ours], [theirs], shared=True)["difference_interval"]
+    apart, together = (
+        paired([ours] * 10, [theirs] * 10, shared=shared)["difference_interval"] for shared in (False, True)
+    )
+    assert together == pytest.approx(alone, abs=0.03)
+    assert apart[1] - apart[0] < 0.6 * (together[1] - together[0])
+    with pytest.raises(ValueError, match="share their screens"):
+        paired([ours, hits(1, 0)], [theirs, hits(1, 1)], shared=True)
+
+
 def test_the_baseline_reads_its_own_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that says what it was taught is right: the places of the numbers are those that are asked for."""
     torch = pytest.importorskip("torch")
@@ -224,7 +237,7 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
     write_json(foreign, {"benchmark": "demo", "figures": {}})
     with pytest.raises(UnsupportedCapabilityError, match="of the benchmark demo"):
         take_over([foreign], "drawn", SMOKE, BOTH, [1], tmp_path / "other")
-    with pytest.raises(UnsupportedCapabilityError, match="on screens of drawn"):
+    with pytest.raises(UnsupportedCapabilityError, match="with --screens drawn"):
         take_over([records[0]], "basics", SMOKE, ("grounding",), [1], tmp_path / "other")
     with pytest.raises(UnsupportedCapabilityError, match="with --only"):
         take_over([part], "drawn", SMOKE, BOTH, [1], tmp_path / "other")
@@ -236,4 +249,5 @@ def test_a_record_says_which_answers_were_right(tmp_path: Path) -> None:
         "samples": ["a/0 a/1"],
         "arms": {"text": {"seconds": 2.0, "methods": {"text": [0, "10"]}}},
         "found": None,
+        "recorded": {},
     }

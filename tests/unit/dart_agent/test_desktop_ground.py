@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from dart_agent.cli import app
 from dart_agent.errors import AgentError, ConfigError
 from dart_agent.grounding.datasets.formats import ReadableFormat, read_dataset
-from dart_agent.grounding.desktop_ground import recording
+from dart_agent.grounding.desktop_ground import recording, walk
 from dart_agent.grounding.desktop_ground.benchmark import NOVEL, PER_TARGET, choose_novel, make_benchmark
+from dart_agent.grounding.desktop_ground.capture import ScreenUnstable
 from dart_agent.grounding.desktop_ground.generate import GroundPlan, check_folder, generate, write_benchmark
 from dart_agent.grounding.desktop_ground.kept_screens import UNFINISHED
 from dart_agent.grounding.desktop_ground.places import colour_shares, line_of, neighbour
@@ -252,6 +253,37 @@ def test_an_application_that_waits_in_the_background_is_not_shown() -> None:
     assert {element.application for element in before} == {"panel", "files"}
     assert applications_shown(before) == {"panel"}
     assert applications_shown(after) - applications_shown(before) == {"files"}
+
+
+class ToldLater:
+    """A fake desktop whose accessibility tree cannot be read at first, then lacks an application for some looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks, self.steps = looks, 0
+
+    async def tree(self, _lease: object) -> Any:
+        if self.steps == 0:
+            raise ScreenUnstable("not yet")
+        shown = {"files": [window()]} if self.steps >= self.looks else {"files": []}
+        return read_elements(tree({"panel": [window()], **shown}))
+
+    async def step(self, _events: object, _settle: object) -> None:
+        self.steps += 1
+
+
+@pytest.mark.parametrize(("looks", "told"), [(1, True), (walk.TELL_ATTEMPTS - 1, True), (walk.TELL_ATTEMPTS, False)])
+async def test_an_application_may_be_told_later_than_its_window(
+    looks: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desktop = ToldLater(looks)
+    monkeypatch.setattr(walk, "read_tree", desktop.tree)
+    waiting = walk._wait_told(desktop, "files", frozenset({"panel"}))  # type: ignore[arg-type]
+    if told:
+        await waiting
+        assert desktop.steps == looks
+    else:
+        with pytest.raises(ApplicationMissing, match="files tells nothing"):
+            await waiting
 
 
 def test_a_benchmark_depends_on_its_seed_alone() -> None:

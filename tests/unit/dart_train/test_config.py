@@ -291,8 +291,8 @@ FP8 = ("inference.quantization=fp8_per_channel", "inference.dtype=bfloat16")
     ("overrides", "sentence"),
     [
         (FP8[:1], "set dtype = 'bfloat16'"),
-        ((*FP8, "train.correction=none"), r"set train\.correction = \"token_truncate\" with train\.tis_cap = 2"),
-        ((*FP8, "train.tis_cap=none"), r"does not correct the difference"),
+        ((*FP8, "train.correction=none"), r"set train\.correction = \"token_truncate\" and train\.tis_cap = 2"),
+        ((*FP8, "train.tis_cap=none"), r"with train\.tis_cap = \"none\" does not correct the difference"),
         ((*FP8, "model.pointer=true", "inference.engine=transformers"), "has no quantised weights"),
     ],
 )

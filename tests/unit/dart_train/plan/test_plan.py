@@ -159,6 +159,9 @@ def test_quantised_matrices_take_a_byte_per_weight_and_are_proposed_where_a_work
     (problem,) = (each for each in find_problems(plain, size, before, NO_DISK, host) if each.startswith("inference"))
     assert 'set inference.quantization = "fp8_per_channel"' in problem
     assert not [each for each in find_problems(quantised, size, after, NO_DISK, host) if each.startswith("inference")]
+    uncorrected = recipe_of("ui-tars-1.5-7b-8gpu", "train.correction=none")
+    (problem,) = (e for e in find_problems(uncorrected, size, before, NO_DISK, host) if e.startswith("inference"))
+    assert "quantization" not in problem, "what a recipe refuses is not proposed"
 
 
 def test_a_train_step_costs_the_passes_that_the_recipe_asks_for() -> None:
