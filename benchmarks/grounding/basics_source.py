@@ -10,9 +10,9 @@ own, which no method has here. Non-goals: what policies of the suite do.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import cycle, islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,7 +36,8 @@ TRAINED_FAMILIES = (
     "press_nth", "press_two", "choose_nth", "tick_nth", "press_button", "press_both", "tick_box", "enter_text", "open_folder",
 )  # fmt: skip
 HELD_OUT_FAMILIES = ("choose_row", "tick_two", "pick_radio")
-HELD_OUT_FONT_SIZE = 13
+TRAINED_FONT_SIZES, HELD_OUT_FONT_SIZES = (12, 14, 16), (13,)
+"""In points; with a larger font two dialogs do not fit above each other. Rows are as high as their font asks for."""
 TRAINED_SIZES_WH = ((640, 400), (800, 400), (640, 480))
 HELD_OUT_SIZES_WH = ((720, 400), (720, 480), (800, 480))
 """All of their coordinates are within those that were trained."""
@@ -51,14 +52,14 @@ class RecordedSet:
     Attributes:
         split: Split of the tasks.
         families: Families of the tasks, in turn.
-        sizes_wh: (width, height) of the desktops in pixels, in turn.
-        font_size: Font size of the desktops in points; None: that of the suite.
+        sizes_wh: (width, height) of the desktops in pixels, each with every font size in turn.
+        font_sizes: Font sizes of the desktops in points.
     """
 
     split: str
     families: tuple[str, ...]
     sizes_wh: tuple[tuple[int, int], ...]
-    font_size: int | None = None
+    font_sizes: tuple[int, ...]
 
     def shown(self, folder: Path, count: int) -> list[ShownTasks]:
         """Choose tasks.
@@ -72,27 +73,25 @@ class RecordedSet:
         """
         suite = load_suite(SUITE)
         of_family = {family: iter(suite.tasks(self.split, [family])) for family in self.families}
-        by_size: dict[tuple[int, int], list[str]] = {size: [] for size in self.sizes_wh}
-        turns = islice((turn for _ in range(count) for turn in product(self.sizes_wh, self.families)), count)
-        for size, family in turns:
-            by_size[size].append(next(of_family[family]))
+        by_shape: dict[DesktopShape, list[str]] = defaultdict(list)
+        shapes = [
+            DesktopShape(image=suite.image, resolution=size, font_size=font_size)
+            for font_size, size in product(self.font_sizes, self.sizes_wh)
+        ]
+        for shape, family in islice(cycle(product(shapes, self.families)), count):
+            by_shape[shape].append(next(of_family[family]))
         return [
-            ShownTasks(
-                folder / f"{size[0]}x{size[1]}",
-                DesktopShape(image=suite.image, resolution=size, font_size=self.font_size or suite.shape.font_size),
-                tuple(tasks),
-            )
-            for size, tasks in by_size.items()
-            if tasks
+            ShownTasks(folder / f"{shape.resolution[0]}x{shape.resolution[1]}-{shape.font_size}", shape, tuple(tasks))
+            for shape, tasks in by_shape.items()
         ]
 
 
 TRAIN = "train"
 SETS = {
-    TRAIN: RecordedSet("train", TRAINED_FAMILIES, TRAINED_SIZES_WH),
-    "screens": RecordedSet("validation", TRAINED_FAMILIES, TRAINED_SIZES_WH),
-    "resolutions": RecordedSet("validation", TRAINED_FAMILIES, HELD_OUT_SIZES_WH),
-    "layouts": RecordedSet("validation", HELD_OUT_FAMILIES, TRAINED_SIZES_WH, HELD_OUT_FONT_SIZE),
+    TRAIN: RecordedSet("train", TRAINED_FAMILIES, TRAINED_SIZES_WH, TRAINED_FONT_SIZES),
+    "screens": RecordedSet("validation", TRAINED_FAMILIES, TRAINED_SIZES_WH, TRAINED_FONT_SIZES),
+    "resolutions": RecordedSet("validation", TRAINED_FAMILIES, HELD_OUT_SIZES_WH, TRAINED_FONT_SIZES),
+    "layouts": RecordedSet("validation", HELD_OUT_FAMILIES, TRAINED_SIZES_WH, HELD_OUT_FONT_SIZES),
 }
 
 

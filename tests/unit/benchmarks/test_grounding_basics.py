@@ -19,11 +19,13 @@ pytest.importorskip("torch")
 
 from benchmarks.grounding.basics_source import (
     HELD_OUT_FAMILIES,
+    HELD_OUT_FONT_SIZES,
     HELD_OUT_SIZES_WH,
     SCALE,
     SETS,
     TRAIN,
     TRAINED_FAMILIES,
+    TRAINED_FONT_SIZES,
     TRAINED_SIZES_WH,
     BasicsSource,
 )
@@ -76,6 +78,10 @@ def test_sets_share_no_task_and_no_family_with_what_they_hold_out(tmp_path: Path
     sizes = {name: {one.shape.resolution for one in found} for name, found in shown.items()}
     assert sizes[TRAIN] == sizes["screens"] == sizes["layouts"] == {*TRAINED_SIZES_WH}
     assert sizes["resolutions"] == {*HELD_OUT_SIZES_WH}
+    fonts = {name: {one.shape.font_size for one in found} for name, found in shown.items()}
+    assert fonts[TRAIN] == fonts["screens"] == fonts["resolutions"] == {*TRAINED_FONT_SIZES}
+    assert fonts["layouts"] == {*HELD_OUT_FONT_SIZES}
+    assert not {*TRAINED_FONT_SIZES} & {*HELD_OUT_FONT_SIZES}
     for axis in (0, 1):
         assert max(size[axis] for size in HELD_OUT_SIZES_WH) <= max(size[axis] for size in TRAINED_SIZES_WH)
 
