@@ -29,13 +29,13 @@ import numpy as np
 
 from benchmarks.rollouts.prefix_hits import TURNS, measure_hits
 from benchmarks.rollouts.request_sends import CountedClient, SendLog
+from benchmarks.rollouts.transformers_reference import transformers_logprobs
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.pool import PoolMember, VllmPool
 from dart_agent.inference.settings import PublishedWeights, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor, local_workers
 from dart_agent.inference.weight_updater import roll_out
 from dart_agent.inference.weights.digest import weights_digest
-from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, PolicyRequest, SamplingParams
 
 UPDATES = 15
@@ -233,8 +233,6 @@ _REFERENCES: dict[Path, Any] = {}
 
 def _largest_error(versions: dict[int, Path], request: PolicyRequest, completion: Completion) -> float:
     """Over all tokens of an answer, each against a transformers forward of the version that is said to have written it."""
-    import torch
-
     from dart_train.model.policy_model import load_model
 
     worst = 0.0
@@ -244,19 +242,7 @@ def _largest_error(versions: dict[int, Path], request: PolicyRequest, completion
             _REFERENCES[path] = load_model(path)
             _REFERENCES[path].model.eval()
         loaded = _REFERENCES[path]
-        features = loaded.processor.image_processor(images=list(request.images), return_tensors="pt")
-        ids = torch.tensor([[*completion.prompt_ids_P, *completion.token_ids_T]])
-        with torch.no_grad():
-            logits = loaded.model(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                mm_token_type_ids=(ids == loaded.model.config.image_token_id).int(),
-                **features,
-            ).logits[0]
-        prompt = len(completion.prompt_ids_P)
-        logits[:, list(suppressed_token_ids(loaded.model.config))] = -1e4
-        logprobs = torch.log_softmax(logits[prompt - 1 : -1].float(), -1)
-        expected = logprobs[range(len(completion.token_ids_T)), list(completion.token_ids_T)].numpy()
+        expected = transformers_logprobs(loaded, request, completion)
         part = slice(span.start, span.end)
         worst = max(worst, float(np.abs(expected[part] - np.array(completion.logprobs_T[part])).max()))
     return worst

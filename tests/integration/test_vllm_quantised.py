@@ -17,13 +17,13 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from benchmarks.rollouts.transformers_reference import transformers_logprobs
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.settings import PublishedWeights, QuantizationKind, WorkerSettings
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.types import Completion, PolicyRequest, SamplingParams
 from tests.contract.policy_contract import make_request
-from tests.support.vllm_reference import reference, reference_logprobs
 
 pytestmark = [
     pytest.mark.vllm,
@@ -63,6 +63,14 @@ def models(place: Path) -> tuple[Path, Path]:
     return start, moved
 
 
+def reference(path: Path) -> Any:
+    from dart_train.model.policy_model import load_model
+
+    loaded = load_model(path)
+    loaded.model.eval()
+    return loaded
+
+
 @asynccontextmanager
 async def serving(model: Path, kind: QuantizationKind | None, directory: Path) -> AsyncIterator[WorkerClient]:
     settings = WorkerSettings(
@@ -93,7 +101,7 @@ async def sample(client: WorkerClient) -> list[Completion]:
 def errors(loaded: Any, completions: list[Completion]) -> np.ndarray[Any, Any]:
     """Of all sampled tokens."""
     found = [
-        np.abs(reference_logprobs(loaded, request, completion) - np.array(completion.logprobs_T))
+        np.abs(transformers_logprobs(loaded, request, completion) - np.array(completion.logprobs_T))
         for request, completion in zip(requests(), completions, strict=True)
     ]
     return np.concatenate(found)

@@ -26,6 +26,7 @@ import pytest
 import pytest_asyncio
 from PIL import Image
 
+from benchmarks.rollouts.transformers_reference import transformers_logprobs
 from dart_agent.chat_api.server import ChatApiSettings, build_chat_app
 from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference.addresses import read_addresses
@@ -42,7 +43,6 @@ from dart_agent.inference.worker_process import WorkerProcess
 from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, PolicyRequest, SamplingParams
 from tests.contract.policy_contract import check_policy, make_request
-from tests.support.vllm_reference import reference, reference_logprobs
 
 pytestmark = [
     pytest.mark.vllm,
@@ -86,11 +86,19 @@ class Fleet:
         return PublishedWeights(version, target, weights_digest(target))
 
 
+def reference(path: Path) -> Any:
+    from dart_train.model.policy_model import load_model
+
+    loaded = load_model(path)
+    loaded.model.eval()
+    return loaded
+
+
 def largest_error(fleet: Fleet, request: PolicyRequest, completion: Completion) -> float:
     """Over all tokens, each compared with the version that is said to have written it."""
     errors = [0.0]
     for span in completion.version_spans:
-        expected = reference_logprobs(fleet.references[span.version], request, completion)[span.start : span.end]
+        expected = transformers_logprobs(fleet.references[span.version], request, completion)[span.start : span.end]
         errors.append(float(np.abs(expected - np.array(completion.logprobs_T[span.start : span.end])).max()))
     return max(errors)
 

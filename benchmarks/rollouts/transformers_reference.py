@@ -1,8 +1,10 @@
-"""What a transformers forward says about the tokens that a worker sampled."""
+"""What a transformers forward says about the tokens that a worker sampled.
+
+Role: `transformers_logprobs`, the reference of log-probs in benchmarks and tests. Non-goals: how far a worker may be from it.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +13,17 @@ from dart_agent.prompts.suppressed_tokens import suppressed_token_ids
 from dart_agent.types import Completion, PolicyRequest
 
 
-def reference(path: Path) -> Any:
-    from dart_train.model.policy_model import load_model
+def transformers_logprobs(loaded: Any, request: PolicyRequest, completion: Completion) -> np.ndarray[Any, Any]:
+    """Compute the log-prob of every sampled token by a forward of the whole sequence.
 
-    loaded = load_model(path)
-    loaded.model.eval()
-    return loaded
+    Args:
+        loaded: A `dart_train.model.policy_model.LoadedModel`, in evaluation mode.
+        request: What was asked, with its images and its temperature.
+        completion: What was sampled.
 
-
-def reference_logprobs(loaded: Any, request: PolicyRequest, completion: Completion) -> np.ndarray[Any, Any]:
-    """Log-prob of every sampled token under a transformers forward of the whole sequence."""
+    Returns:
+        Log-probs, [T]; those of image place holders are out of reach, as in a worker.
+    """
     import torch
 
     features = loaded.processor.image_processor(images=list(request.images), return_tensors="pt")
