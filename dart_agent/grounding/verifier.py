@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from dart_agent.grounding.scoring import Point
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.compat import patch_torch_extras, register_legacy_processors
 from dart_envs.types import RgbImage
-
-if TYPE_CHECKING:
-    pass
 
 CROP_REACH_PX = 500
 RADIUS_PX = 7

@@ -32,7 +32,7 @@ NAME = "desktop-ground"
 
 @dataclass(frozen=True, slots=True)
 class GroundPlan(RecordPlan):
-    """What to generate.
+    """What to generate; the seed also chooses questions, splits and novel applications.
 
     Attributes:
         per_screen: Most questions about one screen.
