@@ -62,11 +62,10 @@ def paired(ours_S: Sequence[Hits], theirs_S: Sequence[Hits], *, shared: bool = F
     if shared and any(ours.keys() != ours_S[0].keys() for ours in ours_S):
         raise ValueError("the seeds share their screens, and answered different samples")
     for draw in range(DRAWS):
-        drawn = rng.integers(len(screens_S[0]), size=len(screens_S[0]))
+        common = rng.integers(len(screens_S[0]), size=len(screens_S[0])) if shared else None
         for seed in rng.integers(len(screens_S), size=len(screens_S)):
             screens = screens_S[seed]
-            if not shared:
-                drawn = rng.integers(len(screens), size=len(screens))
+            drawn = rng.integers(len(screens), size=len(screens)) if common is None else common
             sums[draw] += screens[drawn].sum(axis=0)
     total = np.sum([screens.sum(axis=0) for screens in screens_S], axis=0)
     some = sums[:, 1] > 0

@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from PIL import Image
-
-from benchmarks.grounding.recorded_screens import ShownTasks, record_screens
-from benchmarks.grounding.setting import Setting
+from benchmarks.grounding.recorded_screens import ShownTasks, record_screens, write_images
+from benchmarks.grounding.setting import SMOKE, Setting
 from benchmarks.grounding.text_arm import STEP_PX
 from dart_agent.grounding.acting.targets import head_instruction
-from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, write_samples
+from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget
 from dart_agent.grounding.verifier import Marking
 from dart_envs.observations.transforms import resize_image
 from dart_envs.tasks import load_suite
 from dart_envs.tasks.screen_names import NamedElement
+from dart_envs.types import RgbImage
 from dart_server.wire import DesktopShape
 from dart_train.warmup.screens import AnnotatedScreen, load_pixels, name_elements, read_screen, shift_windows
 
@@ -114,17 +113,7 @@ class BasicsSource:
         verifier_updates=800,
         verifier_marking=Marking(reach=64.0, radius=4.0, line=1.0),
     )
-    smoke = Setting(
-        screens=16,
-        held_out_screens=3,
-        recorded_screens=4,
-        updates=4,
-        frozen_updates=2,
-        verifier_updates=2,
-        images_per_update=4,
-        shares=(0.5,),
-        budget_minutes=5,
-    )
+    smoke = replace(SMOKE, screens=16, held_out_screens=3, recorded_screens=4)
 
     def __init__(self, folder: Path, setting: Setting) -> None:
         self._folder, self._setting = folder, setting
@@ -146,21 +135,15 @@ class BasicsSource:
         screens = sorted((read_screen(file) for file in self._record(name)), key=lambda screen: screen.task_id)
         if name == TRAIN:  # test screens have the same ids with every seed
             random.shuffle(screens)
-        (out / name).mkdir(parents=True, exist_ok=True)
-        samples: list[GroundingSample] = []
-        count = count if name == TRAIN else min(count, len(screens))
-        for number in range(count):
-            screen = screens[number * len(screens) // count]
+
+        def make(screen: AnnotatedScreen, file: str, screen_id: str) -> tuple[RgbImage, list[GroundingSample]]:
             pixels = load_pixels(screen)
             if name == TRAIN:
                 pixels, screen = shift_windows(pixels, screen, random)
             wh = round(pixels.shape[1] * SCALE), round(pixels.shape[0] * SCALE)
-            image = f"{name}/{number}.png"
-            Image.fromarray(resize_image(pixels, wh)).save(out / image, compress_level=1)
-            samples += screen_samples(screen, wh, image, f"{name}/{number}")
-        path = out / f"{name}.jsonl"
-        write_samples(path, samples)
-        return path
+            return resize_image(pixels, wh), screen_samples(screen, wh, file, screen_id)
+
+        return write_images(out, name, count if name == TRAIN else min(count, len(screens)), screens, make)
 
     def _record(self, name: str) -> list[Path]:
         """Record the screens of a set that are not there; the files of all of them."""

@@ -15,16 +15,16 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from benchmarks.grounding.setting import Setting
+from benchmarks.grounding.recorded_screens import DESKTOPS, write_images
+from benchmarks.grounding.setting import SMOKE, Setting
 from benchmarks.grounding.text_arm import STEP_PX
 from benchmarks.work_folder import write_json
 from dart_agent.grounding.desktop_ground.applications import find_applications
@@ -34,7 +34,7 @@ from dart_agent.grounding.desktop_ground.queries import GroundQuery, find_querie
 from dart_agent.grounding.desktop_ground.recording import RecordedApplications, RecordPlan, record_applications
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen
 from dart_agent.grounding.desktop_ground.wording import is_text
-from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, write_samples
+from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget
 from dart_agent.grounding.verifier import Marking
 from dart_envs.errors import UnsupportedCapabilityError
 from dart_envs.observations.transforms import resize_image
@@ -56,7 +56,6 @@ STATES = 10
 QUESTIONS_PER_SCREEN = 24
 WORDS = 400
 """How many words of the training questions are one token each."""
-DESKTOPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +85,8 @@ class DesktopSource:
         verifier_updates=800,
         verifier_marking=Marking(reach=48.0, radius=4.0, line=1.0),
     )
-    smoke = Setting(
-        screens=16,
-        held_out_screens=3,
-        recorded_screens=STATES * len(TRAINED_SIZES_WH) * 3,
-        updates=4,
-        frozen_updates=2,
-        verifier_updates=2,
-        images_per_update=4,
-        shares=(0.5,),
-        budget_minutes=30,
+    smoke = replace(
+        SMOKE, screens=16, held_out_screens=3, recorded_screens=STATES * len(TRAINED_SIZES_WH) * 3, budget_minutes=30
     )
 
     def __init__(self, folder: Path, setting: Setting) -> None:
@@ -122,22 +113,16 @@ class DesktopSource:
         # Test screens, their choice and their ids are those of all seeds.
         random = Random(f"{seed if name == TRAIN else SEED}/{name}")
         screens = random.sample(self._sets[name], len(self._sets[name]))
-        (out / name).mkdir(parents=True, exist_ok=True)
-        samples: list[GroundingSample] = []
-        count = count if name == TRAIN else min(count, len(screens))
         reach = REACH_PX if name == TRAIN else 0
-        for number in range(count):
-            asked = screens[number * len(screens) // count]
+
+        def make(asked: AskedScreen, file: str, screen_id: str) -> tuple[RgbImage, list[GroundingSample]]:
             height, width = asked.screen.pixels.shape[:2]
             wh = round(width * SCALE), round(height * SCALE)
             shift = random.randint(-reach, reach), random.randint(-reach, reach)
-            image = f"{name}/{number}.png"
             moved = move_picture(resize_image(asked.screen.pixels, wh), shift)
-            Image.fromarray(moved).save(out / image, compress_level=1)
-            samples += screen_samples(asked, wh, shift, image, f"{name}/{number}")
-        path = out / f"{name}.jsonl"
-        write_samples(path, samples)
-        return path
+            return moved, screen_samples(asked, wh, shift, file, screen_id)
+
+        return write_images(out, name, count if name == TRAIN else min(count, len(screens)), screens, make)
 
     @cached_property
     def _sets(self) -> dict[str, list[AskedScreen]]:

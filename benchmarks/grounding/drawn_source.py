@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.grounding.drawn_screens import NOVEL_SHAPES, SHAPES, ScreenSet, write_screens
-from benchmarks.grounding.setting import Setting
+from benchmarks.grounding.setting import SMOKE, Setting
 
 TRAINED = ScreenSet(("scattered", "top_row", "left_column"), ((192, 128), (224, 96), (128, 160)), (14, 36))
 """What all methods are trained on."""
@@ -26,20 +26,6 @@ NOVEL_APPLICATION = ScreenSet(("grid", "bottom_right"), ((224, 128),), TESTED_PX
 SYMBOLS = (2, 5)
 """Smallest and greatest number of symbols of a screen."""
 FULL = Setting()
-SMOKE = Setting(
-    screens=48,
-    held_out_screens=4,
-    updates=6,
-    frozen_updates=3,
-    verifier_updates=3,
-    adaptation_updates=3,
-    images_per_update=4,
-    shares=(0.5,),
-    pages=12,
-    reachable_pages=6,
-    explore_steps=60,
-    budget_minutes=5,
-)
 
 
 class DrawnSource:

@@ -68,6 +68,23 @@ class Setting:
     budget_minutes: int = 150
 
 
+SMOKE = Setting(
+    screens=48,
+    held_out_screens=4,
+    updates=6,
+    frozen_updates=3,
+    verifier_updates=3,
+    adaptation_updates=3,
+    images_per_update=4,
+    shares=(0.5,),
+    pages=12,
+    reachable_pages=6,
+    explore_steps=60,
+    budget_minutes=5,
+)
+"""A few updates, which learn nothing."""
+
+
 class ScreenSource(Protocol):
     """Where screens come from; it is made of a folder for what all seeds share, and of the setting. Which recorded screens are for the
     training depends on no seed.

@@ -17,7 +17,6 @@ from tests.unit.dart_agent.drawn_screens import Node, button, captured, window
 pytest.importorskip("torch")
 
 from benchmarks.grounding.desktop_source import (
-    DESKTOPS,
     HELD_OUT_SIZES_WH,
     IMAGE,
     SCALE,
@@ -30,6 +29,7 @@ from benchmarks.grounding.desktop_source import (
     move_picture,
     screen_samples,
 )
+from benchmarks.grounding.recorded_screens import DESKTOPS
 
 APPLICATIONS = ("mousepad", "thunar", "lxterminal")
 RED = (210, 40, 40)

@@ -14,9 +14,9 @@ import pytest
 from benchmarks.grounding import bench_grounding
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
-from benchmarks.grounding.drawn_source import FULL, HELD_OUT, NOVEL_APPLICATION, SMOKE, SYMBOLS, TRAINED, DrawnSource
+from benchmarks.grounding.drawn_source import FULL, HELD_OUT, NOVEL_APPLICATION, SYMBOLS, TRAINED, DrawnSource
 from benchmarks.grounding.earlier import pack_answers, take_over
-from benchmarks.grounding.setting import tiny_preset
+from benchmarks.grounding.setting import SMOKE, tiny_preset
 from benchmarks.intervals import hit_rate, paired
 from benchmarks.work_folder import write_json
 from dart_agent.grounding.samples import read_image, read_samples
