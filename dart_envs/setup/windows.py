@@ -1,8 +1,8 @@
 """Windows of the desktop, as the window manager lists them.
 
-Role: list, find, measure and move windows with wmctrl, xwininfo and xprop. Rule: nothing here waits or retries;
-callers do. Pixels are screen pixels; a frame is the window with its title bar and borders. Non-goals: what is inside
-a window.
+Role: list, find, measure, move and focus windows with wmctrl, xwininfo and xprop. Rule: the window manager gets a moment to carry out
+what it was asked; longer waits and retries are the callers'. Pixels are screen pixels; a frame is the window with its title bar and
+borders. Non-goals: what is inside a window.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ TITLE_ALIAS = ("Chromium", "Google Chrome")
 CLASS_MATCHED_NAMES = frozenset({"Terminal"})
 """Programs' names that OSWorld's tasks take for titles: what runs in a terminal gives its window another one, so the class counts, too."""
 MAX_LIST_POLLS = 20
+MAX_ACTIVE_POLLS = 50
 MAX_DESCRIBED_WINDOWS = 8
 EXIT_COMMAND_NOT_FOUND = 127
 
@@ -66,6 +67,16 @@ echo "$info"
 xprop -id "$1" _NET_FRAME_EXTENTS
 """
 """Move window `$1` to geometry `$2`, wait until its inside begins at (`$3`, `$4`), and measure it."""
+
+ACTIVATE_SCRIPT = """wmctrl -i -a "$1" || exit 1
+polls=0
+while [ "$polls" -lt "$3" ]; do
+  case $(xprop -root _NET_ACTIVE_WINDOW) in *" $2" | *" $2,"*) exit 0 ;; esac
+  polls=$((polls + 1))
+  sleep 0.02
+done
+"""
+"""Activate window `$1`, and wait up to `$3` polls until it is the active one, by its id `$2` as xprop writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,5 +232,7 @@ async def close(desktop: Desktop, window: Window) -> None:
 
 
 async def activate(desktop: Desktop, window: Window) -> None:
-    """Raise and focus the window."""
-    await desktop.exec(["wmctrl", "-i", "-a", window.window_id], timeout_s=10.0)
+    """Raise and focus the window, and give it a second to become the active one: a modal dialog above it keeps the focus."""
+    written_by_xprop = hex(int(window.window_id, 16))
+    script = ["/bin/sh", "-c", ACTIVATE_SCRIPT, "activate", window.window_id, written_by_xprop, str(MAX_ACTIVE_POLLS)]
+    await desktop.exec(script, timeout_s=10.0)

@@ -82,14 +82,15 @@ class FakeWindowDesktop(FakeDesktop):
                 window.x, window.y = x + LEFT, y + TOP
                 window.w, window.h = (window.w if w < 0 else w), (window.h if h < 0 else h)
             return self._measure(args[0])
+        if script == windows.ACTIVATE_SCRIPT:
+            self.state.typed += f"[{self.fake_windows[int(args[0], 16)].title}]"
+            return reply()
         return self.other_script()
 
     def _wmctrl(self, args: list[str]) -> ExecReply:
         window = self.fake_windows[int(args[2], 16)]
         if args[1] == "-c" and window.closes:
             self.fake_windows.remove(window)
-        elif args[1] == "-a":
-            self.state.typed += f"[{window.title}]"
         return reply()
 
     def _measure(self, window_id: str) -> ExecReply:

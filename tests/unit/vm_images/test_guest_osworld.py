@@ -35,6 +35,60 @@ async def test_osworlds_door_has_its_26_paths_and_no_other(bench: Bench) -> None
     assert served == set(PATHS.split())
 
 
+class FakeWindowManager:
+    """`wmctrl` of a folder takes window 0x2a; this manager makes it the active one at the third look, where it gives it the focus."""
+
+    def __init__(self, folder: Path, gives_focus: bool) -> None:
+        self.asked = folder / "asked"
+        self.looks = 0
+        self.gives_focus = gives_focus
+        program = folder / "wmctrl"
+        program.write_text(f'#!/bin/sh\necho "$@" >>{self.asked}\necho "Using window: 0x0000002a" >&2\n')
+        program.chmod(0o755)
+
+    def active(self, _connection: object) -> list[int]:
+        self.looks += 1
+        return [0x2A] if self.gives_focus and self.looks >= 3 else [0x17]
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ({"window_name": "note"}, "-v -a note"),
+        ({"window_name": "note", "strict": True}, "-v -F -a note"),
+        ({"window_name": "app.App", "strict": True, "by_class": True}, "-v -F -x -a app.App"),
+    ],
+)
+async def test_a_window_is_active_when_its_activation_is_answered(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: dict[str, object], arguments: str
+) -> None:
+    manager = FakeWindowManager(tmp_path, gives_focus=True)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("dart_guest.windows.active", manager.active)
+    monkeypatch.setattr(bench.desktop, "connection", lambda: None, raising=False)
+    async with bench.client.post("/setup/activate_window", json=body) as response:
+        assert (response.status, await response.text()) == (200, "Window activated successfully")
+    assert manager.asked.read_text() == f"{arguments}\n"
+    assert manager.looks == 3
+
+
+async def test_a_window_that_gets_no_focus_is_not_awaited_for_ever(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = FakeWindowManager(tmp_path, gives_focus=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("dart_guest.windows.active", manager.active)
+    monkeypatch.setattr("dart_guest.osworld_run.ACTIVE_LIMIT_S", 0.1)
+    monkeypatch.setattr(bench.desktop, "connection", lambda: None, raising=False)
+    async with bench.client.post("/setup/activate_window", json={"window_name": "note"}) as response:
+        assert response.status == 200
+    looks = manager.looks
+    assert looks > 1
+    async with bench.client.post("/setup/close_window", json={"window_name": "note"}) as response:
+        assert response.status == 200
+    assert manager.looks == looks
+
+
 async def test_wallpapers_need_a_picture(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No desktop environment of this host is asked.
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -8,6 +8,7 @@ expects. `shell` runs the caller's own string with sh: that is what these paths 
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -27,6 +28,10 @@ PYTHON_LIMIT_S = 30.0
 OPEN_LIMIT_S = 1800.0
 WINDOW_POLL_S = 0.1
 TOOL_LIMIT_S = 10.0
+ACTIVE_LIMIT_S = 1.0
+ACTIVE_POLL_S = 0.01
+TAKEN_WINDOW = re.compile(rb"Using window: (0x[0-9a-f]+)")
+"""What `wmctrl -v` writes of the window that it takes."""
 TITLE_ALIAS = ("Google Chrome", "Chromium")
 """Chromium stands in for Google's browser, under whose name OSWorld's tasks look for its windows."""
 
@@ -170,11 +175,21 @@ async def open_file(request: web.Request) -> web.Response:
 async def activate_id(agent: Agent, window: int) -> None:
     """Raise and focus a window by id."""
     await agent.runner.run(["wmctrl", "-i", "-a", hex(window)], timeout_s=TOOL_LIMIT_S)
+    await wait_active(agent, window)
+
+
+async def wait_active(agent: Agent, window: int) -> None:
+    """Wait until the window manager made a window the active one, for at most ACTIVE_LIMIT_S: a modal dialog above it keeps the focus."""
+    deadline_s = time.monotonic() + ACTIVE_LIMIT_S
+    while time.monotonic() < deadline_s:
+        if window in await agent.on_desktop(lambda: windows.active(agent.desktop.connection())):
+            return
+        await asyncio.sleep(ACTIVE_POLL_S)
 
 
 def wmctrl_argv(action: str, body: Mapping[str, Any]) -> list[str]:
-    """wmctrl's arguments for a window by title, exact title (`strict`) or class (`by_class`)."""
-    options = ["-F"] if body.get("strict", False) else []
+    """wmctrl's arguments for a window by title, exact title (`strict`) or class (`by_class`); it says which window it took."""
+    options = ["-v", "-F"] if body.get("strict", False) else ["-v"]
     name = str(body.get("window_name", ""))
     if body.get("by_class", False):
         return ["wmctrl", *options, "-x", action, name]
@@ -182,11 +197,15 @@ def wmctrl_argv(action: str, body: Mapping[str, Any]) -> list[str]:
 
 
 async def act_on_window(request: web.Request, action: str, done: str) -> web.Response:
-    """Activate or close; as OSWorld on Linux, no match is not told apart."""
+    """Activate, and wait until it is done, or close; as OSWorld on Linux, no match is not told apart."""
     body = await json_body(request)
     if not body.get("window_name"):
         return web.Response(text="window_name is required", status=400)
-    await agent_of(request).runner.run(wmctrl_argv(action, body), timeout_s=TOOL_LIMIT_S)
+    agent = agent_of(request)
+    said = await agent.runner.run(wmctrl_argv(action, body), timeout_s=TOOL_LIMIT_S)
+    taken = TAKEN_WINDOW.search(said.stderr)
+    if action == "-a" and taken is not None:
+        await wait_active(agent, int(taken[1], 16))
     return web.Response(text=done)
 
 

@@ -90,9 +90,14 @@ def wait_listed(x: XInput, identifier: int, wanted: bool, sleep: Callable[[float
     return False
 
 
+def active(x: XInput) -> list[int]:
+    """Ids of the active window: one, or none."""
+    return [identifier for identifier in values(x, x.root, "_NET_ACTIVE_WINDOW") if identifier]
+
+
 def listed(x: XInput) -> list[Window]:
     """The client list in stacking order, topmost last."""
-    active = values(x, x.root, "_NET_ACTIVE_WINDOW")
+    focused = active(x)
     ids = values(x, x.root, "_NET_CLIENT_LIST_STACKING") or values(x, x.root, "_NET_CLIENT_LIST")
     found = []
     for identifier in ids:
@@ -117,7 +122,7 @@ def listed(x: XInput) -> list[Window]:
                 corner[1],
                 int(shape.width),
                 int(shape.height),
-                identifier in active,
+                identifier in focused,
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""A setup ends when the programs that it launched have their windows, and not at a splash screen."""
+"""A setup ends when the programs that it launched have their windows, and not at a splash screen; an activated window is the active one."""
 
 from __future__ import annotations
 
@@ -103,6 +103,33 @@ async def test_a_program_that_opens_no_window_is_told_of(
     with caplog.at_level(logging.WARNING):
         await run_steps(FakeShellDesktop(screen), [step("launch", command=["gimp"])], task_id="gimp/x")
     assert "gimp/x started 1 programs, and not all opened a window" in caplog.text
+
+
+async def test_an_activated_window_is_the_active_one_when_the_call_returns(tmp_path: Path) -> None:
+    screen = FakeScreen(tmp_path)
+    asked, polled = tmp_path / "asked", tmp_path / "polled"
+    active = f"if [ $(wc -l <{polled}) -lt 3 ]; then echo 0x1c00003; else echo 0x2a00001; fi"
+    for name, script in {
+        "wmctrl": f'echo "$@" >>{asked}\n',
+        "xprop": f'echo "$@" >>{polled}\necho "_NET_ACTIVE_WINDOW(WINDOW): window id # $({active})"\n',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
+    window = windows.Window("0x02a00001", "app.App", "Note")
+    await windows.activate(FakeShellDesktop(screen), window)
+    assert asked.read_text() == "-i -a 0x02a00001\n"
+    assert polled.read_text() == "-root _NET_ACTIVE_WINDOW\n" * 3
+
+
+async def test_a_window_below_a_modal_dialog_is_not_awaited_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = FakeScreen(tmp_path)
+    polled = tmp_path / "polled"
+    (tmp_path / "wmctrl").write_text("#!/bin/sh\n")
+    (tmp_path / "xprop").write_text(f"#!/bin/sh\necho >>{polled}\necho '_NET_ACTIVE_WINDOW:  not found.'\n")
+    monkeypatch.setattr(windows, "MAX_ACTIVE_POLLS", 4)
+    await windows.activate(FakeShellDesktop(screen), windows.Window("0x02a00001", "app.App", "Note"))
+    assert polled.read_text() == "\n" * 4
 
 
 async def test_nothing_is_awaited_in_an_image_without_wmctrl(tmp_path: Path) -> None:
