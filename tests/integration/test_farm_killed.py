@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import shutil
 import tempfile
 import threading
@@ -39,7 +38,7 @@ def test_leases_and_keys_outlive_the_process(daemon: Daemon) -> None:
         revoked = client.post("/v1/keys", json={"name": "gone"}).json()
         assert client.delete(f"/v1/keys/{revoked['key_id']}").is_success
     daemon.stop()
-    told = json.loads(daemon.cli("reap", "--dry-run", "--json").stdout)
+    told = daemon.told("reap", "--dry-run")
     assert told["dry_run"] is True
     assert {f"lease {held['lease_id']}"} == {name for name in told["removed"] if name.startswith("lease ")}
     daemon.start()
@@ -137,7 +136,7 @@ def test_live_desktops_outlive_the_process(live: Daemon) -> None:
 
         started = execute(client, "sleep 100000 >/dev/null 2>&1 & echo $! > /tmp/pid; cat /tmp/pid")
     live.stop()
-    told = json.loads(live.cli("reap", "--dry-run", "--json", "--provider", "runc").stdout)["removed"]
+    told = live.told("reap", "--dry-run", "--provider", "runc")["removed"]
     assert held["desktop_id"] in told
     assert f"lease {held['lease_id']}" in told
     live.start()
@@ -151,5 +150,5 @@ def test_live_desktops_outlive_the_process(live: Daemon) -> None:
         )
         assert client.delete(path).is_success
     assert live.cli("stop").stdout.strip() == "stopped"
-    told = json.loads(live.cli("reap", "--dry-run", "--json", "--provider", "runc").stdout)["removed"]
+    told = live.told("reap", "--dry-run", "--provider", "runc")["removed"]
     assert not [name for name in told if name.startswith(("desk_", "snap_", "lease "))]

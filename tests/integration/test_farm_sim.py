@@ -53,6 +53,12 @@ class Daemon:
             check=False,
         )
 
+    def told(self, *argv: str) -> Any:
+        """What a command says as JSON."""
+        ended = self.cli(*argv, "--json")
+        assert ended.returncode == 0, ended.stderr
+        return json.loads(ended.stdout)
+
     def spawn(self) -> subprocess.Popen[bytes]:
         with (self.runtime_dir / "farm.log").open("ab") as log:
             command = [sys.executable, "-m", "dart_server.cli", "serve", "--embedded"]
@@ -224,10 +230,10 @@ def test_private_files_and_one_daemon(daemon: Daemon) -> None:
 
 def test_the_command_line_looks(daemon: Daemon, client: httpx.Client) -> None:
     lease = claim(client, "cli-1")
-    status = json.loads(daemon.cli("status", "--json").stdout)
+    status = daemon.told("status")
     assert (status["running"], status["provider"], status["leases_active"]) == (True, "sim", 1)
-    assert [row["lease_id"] for row in json.loads(daemon.cli("leases", "--json").stdout)] == [lease["lease_id"]]
-    assert json.loads(daemon.cli("snapshots", "--json").stdout)[0]["kind"] == "booted"
+    assert [row["lease_id"] for row in daemon.told("leases")] == [lease["lease_id"]]
+    assert daemon.told("snapshots")[0]["kind"] == "booted"
     assert lease["desktop_id"] in daemon.cli("desktops").stdout
 
 
@@ -239,9 +245,9 @@ def test_the_command_line_shows_and_removes_snapshots(daemon: Daemon, client: ht
     table = daemon.cli("snapshots").stdout
     assert "half way" in table
     assert reply.json()["parent"] in table
-    assert json.loads(daemon.cli("snapshots", "--quarantined", "--json").stdout) == []
+    assert daemon.told("snapshots", "--quarantined") == []
     assert daemon.cli("snapshots", "--rm", "mine").returncode == 0
-    left = [view["snapshot_id"] for view in json.loads(daemon.cli("snapshots", "--json").stdout)]
+    left = [view["snapshot_id"] for view in daemon.told("snapshots")]
     assert reply.json()["snapshot_id"] not in left
 
 
@@ -362,8 +368,8 @@ def test_reap_removes_what_dead_runs_left_and_spares_the_living(place: Path) -> 
         living.listen()
         dead = {str(place / "data-dead.sock"), str(place / "policy-dead")}
         daemon = Daemon(place)
-        assert set(json.loads(daemon.cli("reap", "--dry-run", "--json").stdout)["removed"]) == dead
-        assert set(json.loads(daemon.cli("reap", "--json").stdout)["removed"]) == dead | {str(place / "farm.lock")}
+        assert set(daemon.told("reap", "--dry-run")["removed"]) == dead
+        assert set(daemon.told("reap")["removed"]) == dead | {str(place / "farm.lock")}
     assert not any(Path(path).exists() for path in dead)
     assert (place / "policy-living" / "0" / "key").exists()
     assert (place / "data-living.sock").exists()
@@ -418,7 +424,7 @@ def test_a_dry_run_of_reap_spares_the_files_of_the_running_farm(place: Path) -> 
     daemon = Daemon(place)
     daemon.start()
     try:
-        removed = json.loads(daemon.cli("reap", "--dry-run", "--json").stdout)["removed"]
+        removed = daemon.told("reap", "--dry-run")["removed"]
         assert [line for line in removed if "which would be stopped" in line]
         assert not [line for line in removed if line.endswith(("farm.lock", "farm.sock"))]
     finally:

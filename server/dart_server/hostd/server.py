@@ -2,7 +2,7 @@
 
 Only the user that started the helper (and root) is served: the socket is 0600 and the peer's uid is checked again.
 `attach` keeps its connection open: while none is attached for `idle_timeout_s`, the helper removes everything and ends, so a
-farm that dies by SIGKILL leaves nothing behind.
+farm that dies by SIGKILL leaves nothing behind. A connection that was accepted is served before the helper ends; a later one is reset.
 """
 
 from __future__ import annotations
@@ -65,9 +65,10 @@ class Server:
         self._idle_timeout_s = idle_timeout_s
         self._doctor = doctor
         self._stopping = threading.Event()
+        self._served = 0
         self._attached = 0
         self._used = False
-        self._attached_lock = threading.Lock()
+        self._counts_lock = threading.Lock()
         self._idle_since: float | None = time.monotonic()
         self._first = attached
 
@@ -79,20 +80,36 @@ class Server:
         """Run until `stop`, the verb `stop`, or until nobody was attached for `idle_timeout_s`."""
         self._listener.settimeout(_POLL_S)
         if self._first is not None:
-            threading.Thread(target=self._serve_first, args=(self._first,), name="attached", daemon=True).start()
+            self._start(self._serve_first, self._first, "attached")
         while not self._stopping.is_set() and not self._is_idle():
             try:
                 connection, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            threading.Thread(target=self._connection, args=(connection,), name="request", daemon=True).start()
+            self._start(self._connection, connection, "request")
+
+    def _start(self, serve: Callable[[socket.socket], None], connection: socket.socket, name: str) -> None:
+        """Serve a connection in a thread. It counts from here on, because the thread may come to it after the next look at `_is_idle`."""
+
+        def run() -> None:
+            try:
+                serve(connection)
+            finally:
+                with self._counts_lock:
+                    self._served -= 1
+
+        with self._counts_lock:
+            self._served += 1
+        threading.Thread(target=run, name=name, daemon=True).start()
 
     def _is_idle(self) -> bool:
-        """Nobody is attached: for `idle_timeout_s`, or for a moment when there is nothing left to come back to."""
+        """No request is served, and nobody is attached: for `idle_timeout_s`, or for a moment when there is nothing left to come back to."""
         if self._idle_timeout_s is None:
             return False
-        with self._attached_lock:
-            since, used = self._idle_since, self._used
+        with self._counts_lock:
+            since, used, served = self._idle_since, self._used, self._served
+        if served:
+            return False
         empty = used and not any(self._host.inventory().values())
         limit_s = min(self._idle_timeout_s, _EMPTY_IDLE_TIMEOUT_S) if empty else self._idle_timeout_s
         return since is not None and time.monotonic() - since > limit_s
@@ -175,8 +192,10 @@ class Server:
                 log.info("the first connection ended early: %s", error)
 
     def _serve_attached(self, connection: socket.socket) -> None:
-        """Count this connection as a user of the helper until it closes."""
-        with self._attached_lock:
+        """Count this connection as a user of the helper until it closes; a helper that was told to stop answers nothing."""
+        if self._stopping.is_set():
+            return
+        with self._counts_lock:
             self._attached += 1
             self._used = True
             self._idle_since = None
@@ -186,7 +205,7 @@ class Server:
             while connection.recv(4096):
                 continue
         finally:
-            with self._attached_lock:
+            with self._counts_lock:
                 self._attached -= 1
                 if self._attached == 0:
                     self._idle_since = time.monotonic()

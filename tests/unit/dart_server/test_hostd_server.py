@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,3 +147,28 @@ def test_it_ends_when_its_last_user_is_gone(tmp_path: Path) -> None:
     thread.join(5)
     listener.close()
     assert not thread.is_alive()
+
+
+def test_it_does_not_end_between_taking_a_connection_and_serving_it(tmp_path: Path) -> None:
+    path = tmp_path / "hostd.sock"
+    with (
+        serving(path, FakeContainerManager(), idle_timeout_s=0.3),
+        socket.socket(socket.AF_UNIX) as slow,
+    ):
+        slow.settimeout(5)
+        slow.connect(str(path))
+        time.sleep(1.0)
+        slow.sendall(b'{"verb": "attach"}\n')
+        assert json.loads(slow.recv(100)) == {"ok": {}}
+        assert ask(path, {"verb": "ping"})[0]["ok"], "whoever is attached is served"
+
+
+def test_a_helper_that_was_told_to_stop_takes_no_user(tmp_path: Path) -> None:
+    path = tmp_path / "hostd.sock"
+    with serving(path, FakeContainerManager()) as running, socket.socket(socket.AF_UNIX) as late:
+        late.settimeout(5)
+        late.connect(str(path))
+        assert ask(path, {"verb": "ping"})[0]["ok"], "connections are taken in order, so `late` has its thread"
+        running.stop()
+        late.sendall(b'{"verb": "attach"}\n')
+        assert late.recv(100) == b""

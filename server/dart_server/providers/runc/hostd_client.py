@@ -171,7 +171,7 @@ class HostdClient:
             await asyncio.get_running_loop().sock_sendall(connection, b'{"verb": "attach"}\n')
             await asyncio.wait_for(_wait_readable(connection), 10.0)
             if not connection.recv(4096):
-                raise ConnectionRefusedError("the helper serves another user")
+                raise ConnectionRefusedError("the helper serves another user, or ends")
         except BaseException:  # cancelled, too, no descriptor may stay; raised again
             connection.close()
             raise
