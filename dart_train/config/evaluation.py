@@ -24,6 +24,8 @@ class EvalSection(StrictModel):
             evaluations; none: not by time.
         during_episodes: Episodes of each of these evaluations.
         during_desktops: Desktops that these evaluations use at the same time; training has the others.
+        keep_best: Versions that these evaluations found best and whose weights are kept, beside the newest ones, so that one of them can be
+            chosen.
         min_gain_points: A gain at or below this many points counts as not learned: exit code 1.
     """
 
@@ -34,6 +36,7 @@ class EvalSection(StrictModel):
     every_minutes: float | None = Field(default=None, gt=0)
     during_episodes: int = Field(default=32, ge=1)
     during_desktops: int = Field(default=1, ge=1)
+    keep_best: int = Field(default=3, ge=0)
     min_gain_points: float = 0.0
 
     @property

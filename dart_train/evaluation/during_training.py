@@ -3,8 +3,8 @@
 Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of greedy episodes on a share of the desktops, and a line
 of metrics with what it found.
 Rule: training waits for nothing here, and what is unfinished when it ends is stopped. Inference workers go on to newer versions meanwhile,
-so a line covers several versions, which it names; an episode that two versions wrote does not count. Non-goals: which phase gets a desktop
-(`dart_train.scheduling`), the choice of a checkpoint (`selection`).
+so a line covers several versions, which it names; an episode that two versions wrote does not count. The weights of the best ones stay
+(`best_versions`). Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a checkpoint (`selection`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dart_envs.success import SUCCESS_AT
 from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.config.evaluation import EvalSection
+from dart_train.evaluation.best_versions import BestVersions
 from dart_train.evaluation.reward_alarm import find_reward_alarm
 from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import success_rate
@@ -35,15 +36,16 @@ LOOK_S = 1.0
 
 @contextlib.asynccontextmanager
 async def evaluated_during_training(
-    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, clock: Clock
+    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, weights: Path, clock: Clock
 ) -> AsyncIterator[None]:
-    """Evaluate as long as the context lasts, where the recipe asks for it.
+    """Evaluate as long as the context lasts, where the recipe asks for it; the best versions are held from its beginning.
 
     Args:
         client: The data manager.
         recipe: The recipe.
         first_version: The newest version when training began.
         metrics: File to which a line per evaluation is added.
+        weights: Directory of published versions.
         clock: Clock of what is waited for.
 
     Yields:
@@ -52,27 +54,32 @@ async def evaluated_during_training(
     Raises:
         Exception: What an evaluation could not go on from; it ends what the context does at once.
     """
-    if not recipe.eval.during_training:
-        yield
-        return
-    try:
-        async with asyncio.TaskGroup() as group:
-            evaluations = group.create_task(_evaluate_repeatedly(client, recipe, first_version, metrics, clock))
+    evaluated = [line for line in MetricsReader(metrics).read_new() if line.get("kind") == METRICS_KIND]
+    with BestVersions(weights, recipe.eval.keep_best, evaluated) as best:
+        if not recipe.eval.during_training:
             yield
-            evaluations.cancel()
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
+            return
+        try:
+            async with asyncio.TaskGroup() as group:
+                evaluations = group.create_task(
+                    _evaluate_repeatedly(client, recipe, first_version, metrics, best, clock)
+                )
+                yield
+                evaluations.cancel()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
 
 
 async def _evaluate_repeatedly(
-    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, clock: Clock
+    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, best: BestVersions, clock: Clock
 ) -> None:
     last, last_s = first_version, clock.monotonic()
     while True:
         newest = await client.latest_version()
         if newest is not None and is_due(recipe.eval, last, newest.version, clock.monotonic() - last_s):
             last, last_s = newest.version, clock.monotonic()
-            await _evaluate_once(client, recipe, newest.version, metrics, clock)
+            best.begin(newest)
+            await _evaluate_once(client, recipe, newest.version, metrics, best, clock)
         await clock.sleep(LOOK_S)
 
 
@@ -93,7 +100,9 @@ def is_due(settings: EvalSection, last: int, newest: int, waited_s: float) -> bo
     return by_updates or by_time
 
 
-async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int, metrics: Path, clock: Clock) -> None:
+async def _evaluate_once(
+    client: DataManagerClient, recipe: Recipe, version: int, metrics: Path, best: BestVersions, clock: Clock
+) -> None:
     evaluation = phases.during_training(recipe, version)
     name = evaluation.name
     view = await client.start_phase(evaluation)
@@ -108,7 +117,9 @@ async def _evaluate_once(client: DataManagerClient, recipe: Recipe, version: int
         raise
     line = describe_evaluation(await client.results(name), recipe.reward.success_at)
     if line is not None:
-        append_metrics(metrics, {"kind": METRICS_KIND, "version": version, **line})
+        found = {"kind": METRICS_KIND, "version": version, **line}
+        append_metrics(metrics, found)
+        best.end(found)
         alarm = find_reward_alarm(MetricsReader(metrics).read_new())
         if alarm is not None:
             append_metrics(metrics, alarm.as_line(clock.time()))

@@ -109,11 +109,12 @@ def forecast_disk(recipe: Recipe, size: PolicySize, time: TimeForecast, assumed:
         The bytes.
     """
     kept = TrainerConfig.model_fields
+    versions = kept["keep_weights"].default + (recipe.eval.keep_best if recipe.eval.during_training else 0)
     steps = time.actions_per_min * 60 * time.hours if time.hours != float("inf") else 0.0
     pixels = size.image_tokens * _pixels_per_token(size)
     return DiskForecast(
         checkpoints=kept["keep_checkpoints"].default * 3 * FLOAT32 * trained_parameters(recipe, size),
-        versions=kept["keep_weights"].default * version_bytes(recipe, size),
+        versions=versions * version_bytes(recipe, size),
         images=int(steps * pixels * assumed.image_bytes_per_pixel),
         steps=steps,
     )

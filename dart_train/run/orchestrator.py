@@ -426,10 +426,11 @@ class Run:
         start = await self._start_training()
         if before is not None and (updates := CheckpointStore(self.paths.checkpoints, keep=1).updates()):
             self.progress.note(f"train: goes on after update {updates}, version {before.version}")
-        trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
+        first_version = 0 if before is None else before.version
         async with evaluated_during_training(
-            self.client, self.recipe, 0 if before is None else before.version, self.paths.metrics, self.clock
+            self.client, self.recipe, first_version, self.paths.metrics, self.paths.weights, self.clock
         ):
+            trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
             await self._show_progress_until_done(
                 trainer, "update", lambda: self._waits().explain_no_update(start, self._served), self._count_episodes
             )
@@ -437,7 +438,7 @@ class Run:
             raise RunFailed(f"the trainer ended after {left}: see why in {self.paths.logs}")
         view = since_start(await self.client.stop_phase(start.name), start)
         newest = await self.client.latest_version()
-        if newest is None or newest.version == (0 if before is None else before.version):
+        if newest is None or newest.version == first_version:
             self.progress.note(f"training made 0 updates since this start: {describe_learning_signal(view)}")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 

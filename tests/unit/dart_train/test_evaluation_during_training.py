@@ -166,7 +166,7 @@ async def test_an_evaluation_of_lost_weights_is_not_taken_for_one_of_the_new_wei
     clock = ManyLooks(looks)
     manager = EndedEvaluation()
     recipe, lines = Recipe.model_validate(RECIPE | {"eval": DURING}), tmp_path / "metrics.jsonl"
-    async with evaluated_during_training(cast("DataManagerClient", manager), recipe, 0, lines, clock):
+    async with evaluated_during_training(cast("DataManagerClient", manager), recipe, 0, lines, tmp_path, clock):
         await manager.asked.wait()
         for _ in range(2):
             await looks.acquire()
@@ -184,14 +184,14 @@ async def test_a_failure_ends_training_at_once(tmp_path: Path) -> None:
     client, never = cast("DataManagerClient", UnreachableStore()), asyncio.Event()
     recipe = Recipe.model_validate(RECIPE | {"eval": DURING})
     with pytest.raises(StoreError, match="does not answer"):
-        async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", SystemClock()):
+        async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", tmp_path, SystemClock()):
             await asyncio.wait_for(never.wait(), 30)
 
 
 async def test_a_failure_of_training_is_passed_on_as_it_is(tmp_path: Path) -> None:
     client, recipe = cast("DataManagerClient", EndedEvaluation()), Recipe.model_validate(RECIPE | {"eval": DURING})
     with pytest.raises(NeverEndsError):
-        async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", SystemClock()):
+        async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", tmp_path, SystemClock()):
             raise NeverEndsError
 
 
