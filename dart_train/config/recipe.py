@@ -103,9 +103,10 @@ class Recipe(StrictModel):
                 f"eval.during_desktops = {self.eval.during_desktops} leaves training none of the {self.desktops.count} desktops: lower it, "
                 "or raise desktops.count"
             )
-        if self.train.sft_coefficient and self.demos.path is None and not self.demos.per_family:
+        if self.train.sft_coefficient and self.demos.path is None and not self.collects_demonstrations:
             raise ValueError(
-                "train.sft_coefficient imitates demonstrations, and there are none: set demos.path, or demos.per_family above 0"
+                "train.sft_coefficient imitates demonstrations, and there are none, because a run collects its own for a warm start only: "
+                "set demos.path"
             )
         shared = sorted(set(self.inference.devices or ()) & set(self.train.devices or ()))
         if shared and self.inference.gpu_memory_fraction > MAX_SHARED_FRACTION:
@@ -160,6 +161,11 @@ class Recipe(StrictModel):
                 f"model.pointer trains all weights in one process, and no baseline describes targets: {', '.join(needed)}"
             )
         return self
+
+    @property
+    def collects_demonstrations(self) -> bool:
+        """Whether the run begins with demonstrations of the oracle, which its warm start needs."""
+        return self.warmup.enabled and self.demos.per_family > 0
 
     @property
     def acting_policy(self) -> PolicyKind:

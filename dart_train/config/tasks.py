@@ -96,7 +96,7 @@ class DemoSection(StrictModel):
     """Demonstrations: of the oracle, collected on the desktops from the train split, and your own.
 
     Attributes:
-        per_family: Demonstrations of the oracle per family.
+        per_family: Demonstrations of the oracle per family, collected where there is a warm start.
         path: Folder of recorded demonstrations (`dart-envs demos record`), at any depth, of tasks of the train split; `dart-train sft` and
             the imitation term (`train.sft_coefficient`) learn from them. None: there are none.
         thoughts: `target`: the thought of a demonstrated answer is the name of the element that it clicks; `none`: answers have no thought.

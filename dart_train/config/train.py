@@ -56,9 +56,9 @@ class TrainSection(StrictModel):
         reference_model: Path of that model, or its name in the local cache; None: the policy that training starts from.
         kl_estimator: `k3`, or `k1`, whose gradient vanishes in expectation.
         entropy_coefficient: Weight of the entropy bonus.
-        sft_coefficient: Weight of the imitation term: the mean negative log-likelihood of demonstrated answers (`demos.path`, and the run's
-            own demonstrations where `demos.per_family` is above 0). They have no log-probs of the policy that sampled them, so that they
-            never take part in ratios or advantages.
+        sft_coefficient: Weight of the imitation term: the mean negative log-likelihood of demonstrated answers (`demos.path`, and
+            `demos.per_family`, which a run with a warm start collects). They have no log-probs of the policy that sampled them, so that
+            they never take part in ratios or advantages.
         sft_steps_per_update: Demonstrated steps that each optimiser step imitates.
         advantage: Formula of the advantages: `grpo`, (reward - mean) / deviation; `no_std`, without the deviation; `leave_one_out`, minus
             the mean of the other trajectories.

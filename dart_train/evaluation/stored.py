@@ -275,6 +275,9 @@ def evaluation_recipe(version: StoredVersion) -> Recipe:
     plain["warmup"]["enabled"] = False
     plain["data"] = DataSection().model_dump()
     plain["eval"] |= {"episodes": 1, "baseline_episodes": 0, "test_episodes": 0}
+    plain["train"]["sft_coefficient"] = 0.0
+    plain["curation"]["pool_import"] = ()
+    plain["limits"]["min_free_disk_gib"] = min(recipe.limits.min_free_disk_gib, recipe.limits.pause_disk_gib)
     return Recipe.model_validate(plain)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from dart_agent.errors import ConfigError
 from dart_agent.inference.weights.adapters import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -167,7 +168,7 @@ def attach_adapter(loaded: LoadedModel, settings: LoraSettings) -> AdaptedModel:
         The adapted model.
 
     Raises:
-        ValueError: The language model has no linear layer of a given name.
+        ConfigError: The language model has no linear layer of a given name.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -175,7 +176,7 @@ def attach_adapter(loaded: LoadedModel, settings: LoraSettings) -> AdaptedModel:
     known = {name.rpartition(".")[2] for name in names}
     unknown = sorted(set(settings.targets or ()) - known)
     if unknown:
-        raise ValueError(
+        raise ConfigError(
             f"train.lora_targets names {', '.join(unknown)}, but the linear layers of this language model are {', '.join(sorted(known))}"
         )
     chosen = [name for name in names if settings.targets is None or name.rpartition(".")[2] in settings.targets]

@@ -47,6 +47,7 @@ def check_recipe(recipe: Recipe, paths: RunPaths) -> None:
         *_resource_problems(recipe, paths),
         *data_problems(recipe, paths),
         *_pool_problems(recipe, paths),
+        *_demonstration_problems(recipe),
     ] or farm.problems(recipe)
     if problems:
         raise RecipeError("\n".join(problems))
@@ -78,6 +79,13 @@ def _pool_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
         for folder in recipe.curation.pool_import
         if not (folder.expanduser() / "trajectories.jsonl").is_file()
     ]
+
+
+def _demonstration_problems(recipe: Recipe) -> list[str]:
+    """A folder of demonstrations that is not there; what is in it the trainer reads."""
+    if not recipe.train.sft_coefficient or recipe.demos.path is None or recipe.demos.path.expanduser().is_dir():
+        return []
+    return [f"demos.path: there is no folder {recipe.demos.path}: record demonstrations with dart-envs demos record"]
 
 
 def _vllm_extra() -> str:
@@ -225,10 +233,13 @@ def _resource_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
     problems = []
     existing = next(folder for folder in (paths.root, *paths.root.resolve().parents) if folder.exists())
     free_disk_gib = shutil.disk_usage(existing).free / GIB
-    if free_disk_gib < recipe.limits.min_free_disk_gib:
+    limit = (
+        "pause_disk_gib" if RunState.load(paths.state).stages_s else "min_free_disk_gib"
+    )  # what it has written fills the disk itself
+    asked_gib = min(getattr(recipe.limits, limit), recipe.limits.min_free_disk_gib)
+    if free_disk_gib < asked_gib:
         problems.append(
-            f"{existing} has {free_disk_gib:.1f} GiB free, the recipe asks for {recipe.limits.min_free_disk_gib:g}: "
-            "free some space or lower limits.min_free_disk_gib"
+            f"{existing} has {free_disk_gib:.1f} GiB free, the recipe asks for {asked_gib:g}: free some space or lower limits.{limit}"
         )
     free_memory_gib = available_memory_bytes() / GIB
     if free_memory_gib < recipe.limits.min_free_memory_gib:

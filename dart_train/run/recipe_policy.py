@@ -9,10 +9,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, WeightUpdateError
 from dart_agent.grounding.acting.settings import tell_of_targets
 from dart_agent.grounding.model import check_head
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.weights.files import tensor_shapes
 from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.episode import OnParseError
 from dart_train.config import Recipe
@@ -102,14 +103,16 @@ def problems(recipe: Recipe) -> list[str]:
         One sentence per problem.
     """
     found = _device_problems(recipe)
+    found += _reference_problems(recipe)
     if recipe.model.path is None:
         return [*found, *_head_problems(recipe)]
     try:
-        facts = read_checkpoint_info(resolve_checkpoint(recipe.model.path))
+        checkpoint = resolve_checkpoint(recipe.model.path)
+        facts = read_checkpoint_info(checkpoint)
     except ConfigError as error:
         return [*found, f"model.path: {error}"]
     found += _head_problems(recipe)
-    return [*found, *_prompt_problems(recipe, facts)]
+    return [*found, *_prompt_problems(recipe, facts), *_adapter_problems(recipe, checkpoint)]
 
 
 def fine_tuning_problems(recipe: Recipe) -> list[str]:
@@ -176,11 +179,53 @@ def _head_problems(recipe: Recipe) -> list[str]:
     return []
 
 
+def _reference_problems(recipe: Recipe) -> list[str]:
+    if recipe.train.reference_model is None:
+        return []
+    try:
+        resolve_checkpoint(recipe.train.reference_model)
+    except ConfigError as error:
+        return [f"train.reference_model: {error}"]
+    return []
+
+
+def _adapter_problems(recipe: Recipe, checkpoint: Path) -> list[str]:
+    """Layers that shall get an adapter and that no block of the checkpoint's language model has."""
+    if recipe.train.lora_targets is None:
+        return []
+    try:
+        shapes = tensor_shapes(checkpoint)
+    except WeightUpdateError as error:
+        return [f"model.path: {error}"]
+    known = {
+        name.split(".")[-2]
+        for name, shape in shapes.items()
+        if ".layers." in name and "visual" not in name and name.endswith(".weight") and len(shape) == 2
+    }
+    unknown = sorted(set(recipe.train.lora_targets) - known)
+    if not unknown:
+        return []
+    return [
+        f"train.lora_targets names {', '.join(unknown)}, but the linear layers of this language model are {', '.join(sorted(known))}"
+    ]
+
+
 def _device_problems(recipe: Recipe) -> list[str]:
-    if recipe.train.device != "cuda" or find_spec("torch") is None:
+    if find_spec("torch") is None:
         return []
     import torch
 
-    if torch.cuda.is_available():
-        return []
-    return ["train.device: torch finds no CUDA device on this host: set it to auto or cpu"]
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if recipe.train.device == "cuda" and not found:
+        return ["train.device: torch finds no CUDA device on this host: set it to auto or cpu"]
+    named = {"train.devices": recipe.train.devices or (), "inference.devices": recipe.inference.devices or ()}
+    problems = [
+        f"{key}: there is no GPU {max(numbers)} on this host, which has {found} (numbers begin at 0): name others"
+        for key, numbers in named.items()
+        if numbers and max(numbers) >= found
+    ]
+    if recipe.train.device == "cuda" and recipe.train.devices is None and recipe.train.processes > found:
+        problems.append(
+            f"train.processes: each of the {recipe.train.processes} processes needs a GPU of its own, and this host has {found}: lower it"
+        )
+    return problems

@@ -7,6 +7,8 @@ refuses in one sentence; results of other settings are never mixed. Non-goals: t
     of any kind                       while no stage is finished: the run begins anew
     `train.updates`, `.max_minutes`   at any time, if they are raised: a finished run trains on and is evaluated again
     `limits`, `eval.min_gain_points`  at any time: they change no result
+    EXECUTION                         at any time: they say with how much memory and on which devices the same is computed, how often a
+                                      checkpoint is written, and when training is looked at
     `eval.test_episodes`              at any time: the test follows everything else
     `tracking`                        at any time: it copies the metrics
     `data.listen`, `.url`             at any time, with `data.insecure_plain_http`
@@ -31,7 +33,28 @@ Changes = dict[str, tuple[Any, Any]]
 """Values before and now, by `section.key`."""
 
 EXTENSIONS = ("train.updates", "train.max_minutes")
+EXECUTION = (
+    "train.micro_batch_tokens",
+    "train.gradient_checkpointing",
+    "train.image_cache_gib",
+    "train.checkpoint_every",
+    "train.processes",
+    "train.devices",
+    "train.threads",
+    "inference.gpu_memory_fraction",
+    "inference.devices",
+    "inference.workers",
+    "inference.threads",
+    "desktops.count",
+    "desktops.farm",
+    "eval.every_updates",
+    "eval.every_minutes",
+    "eval.during_episodes",
+    "eval.during_desktops",
+    "eval.keep_best",
+)
 RESULT_INDEPENDENT = (
+    *EXECUTION,
     "limits.",
     "eval.min_gain_points",
     "eval.test_episodes",

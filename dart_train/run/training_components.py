@@ -153,7 +153,7 @@ def _in_processes(spec: ComponentSpec, processes: int) -> ComponentSpec:
     """The component in so many processes that torchrun starts."""
     if processes == 1:
         return spec
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+    torchrun = ("-m", "dart_train.trainer.torchrun", "--standalone", "--nproc-per-node", str(processes))
     return replace(spec, argv=(sys.executable, *torchrun, *spec.argv[1:]), stop_grace_s=TORCHRUN_STOP_GRACE_S)
 
 
@@ -165,10 +165,10 @@ def demonstrations(recipe: Recipe, paths: RunPaths) -> tuple[Path, ...]:
         paths: The run folder.
 
     Returns:
-        The recipe's own, and those that the run collects.
+        The recipe's own, and those that the run collects for its warm start.
     """
     own = () if recipe.demos.path is None else (recipe.demos.path.expanduser().resolve(),)
-    return (*own, paths.screens) if recipe.demos.per_family else own
+    return (*own, paths.screens) if recipe.collects_demonstrations else own
 
 
 def prompt_settings(recipe: Recipe) -> PromptSettings:

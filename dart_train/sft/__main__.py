@@ -10,9 +10,7 @@ from pathlib import Path
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import read_config_file
 from dart_train.sft.config import SftConfig
-from dart_train.trainer.process_start import end_with_torchrun, join_ranks
-
-EXIT_REFUSED = 2
+from dart_train.trainer.process_start import end_with_torchrun, join_ranks, out_of_memory_refused, refuse
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,18 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = read_config_file(parser.parse_args(argv).config, SftConfig)
     except ConfigError as error:
-        print(f"sft: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return refuse(f"sft: {error}")
     ranks = join_ranks(config)
     from dart_train.imitation.demonstrations import DemonstrationsUnusableError
     from dart_train.model.policy_model import ModelNotFoundError
     from dart_train.sft.fit import fine_tune
 
     try:
-        result = fine_tune(config, ranks, lambda line: print(line, flush=True))
+        with out_of_memory_refused():
+            result = fine_tune(config, ranks, lambda line: print(line, flush=True))
     except (ConfigError, DemonstrationsUnusableError, ModelNotFoundError, FileExistsError) as error:
-        print(f"sft: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return refuse(f"sft: {error}")
     if ranks.first:
         print(result, flush=True)
     return 0

@@ -10,10 +10,8 @@ from pathlib import Path
 
 from dart_agent.errors import ConfigError
 from dart_train.trainer.config import read_trainer_config
-from dart_train.trainer.process_start import end_with_torchrun, join_ranks
+from dart_train.trainer.process_start import end_with_torchrun, join_ranks, out_of_memory_refused, refuse
 
-EXIT_REFUSED = 2
-"""Wrong configuration, or training that would fail again."""
 EXIT_STOPPED = 3
 """A signal stopped the trainer before its end; what it did is saved."""
 
@@ -34,19 +32,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = read_trainer_config(parser.parse_args(argv).config)
     except ConfigError as error:
-        print(f"trainer: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return refuse(f"trainer: {error}")
     ranks = join_ranks(config)
+    from dart_train.model.policy_model import ModelNotFoundError
     from dart_train.trainer.process import TrainingStopped, run_follower, run_trainer
 
     try:
-        if not ranks.first:
-            run_follower(config, ranks)
-            return 0
-        ended = asyncio.run(run_trainer(config, ranks))
-    except (ConfigError, TrainingStopped) as error:
-        print(f"trainer: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        with out_of_memory_refused():
+            if not ranks.first:
+                run_follower(config, ranks)
+                return 0
+            ended = asyncio.run(run_trainer(config, ranks))
+    except (ConfigError, ModelNotFoundError, TrainingStopped) as error:
+        return refuse(f"trainer: {error}")
     return 0 if ended else EXIT_STOPPED
 
 

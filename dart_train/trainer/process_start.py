@@ -1,19 +1,31 @@
 """The start of a process that trains: threads, logs, and the other processes.
 
-Role: `end_with_torchrun` first of all, `join_ranks` once the configuration is known. Rule: torch is loaded after the limits that its
-runtime reads. Non-goals: command lines.
+Role: `end_with_torchrun` first of all, `join_ranks` once the configuration is known, `out_of_memory_refused` around the work, `refuse`
+where it cannot be done. Rule: torch is loaded after the limits that its runtime reads. Non-goals: command lines.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
+from dart_agent.errors import ConfigError
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.process_group import set_parent_death_signal
+from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.trainer.config import PolicyTrainingSettings
 from dart_train.trainer.ranks import Ranks
+
+EXIT_REFUSED = 2
+"""Exit code of a process that another start would end in the same way."""
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Where torchrun looks for what a process says of its end."""
 
 
 def end_with_torchrun() -> None:
@@ -44,3 +56,42 @@ def join_ranks(config: PolicyTrainingSettings) -> Ranks:
     logging.basicConfig(level=logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     return Ranks.join(ComputeDevice.resolve(config.device, config.dtype).device)
+
+
+@contextmanager
+def out_of_memory_refused() -> Iterator[None]:
+    """Refuse the settings under which the work does not fit into the memory of the GPU: it would not fit again.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ConfigError: It does not fit; the sentence names the settings to lower, all of which a run may change when it goes on.
+    """
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        cause = str(error).partition(". ")[0]
+        raise ConfigError(
+            f"the training does not fit into the memory of the GPU ({cause}): lower train.micro_batch_tokens, set "
+            "train.gradient_checkpointing = true, lower inference.gpu_memory_fraction where an inference worker shares the GPU, or train "
+            "on more GPUs (train.processes); the run goes on with such a change (--set KEY=VALUE)"
+        ) from error
+
+
+def refuse(sentence: str) -> int:
+    """Say why a process ends, to whoever reads its log and to torchrun.
+
+    Args:
+        sentence: What is wrong, and the fix.
+
+    Returns:
+        The exit code.
+    """
+    print(sentence, file=sys.stderr)
+    if file := os.environ.get(ERROR_FILE):
+        told = {"message": sentence, "timestamp": int(SYSTEM_CLOCK.time())}
+        Path(file).write_text(json.dumps(told), encoding="utf-8")
+    return EXIT_REFUSED

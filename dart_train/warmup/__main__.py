@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from dart_train.trainer.process_start import end_with_torchrun
+from dart_agent.errors import ConfigError
+from dart_train.trainer.process_start import end_with_torchrun, out_of_memory_refused, refuse
 from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
 
@@ -34,8 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = WarmupConfig.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
-        print(f"warm start: cannot use {path}: {error}", file=sys.stderr)
-        return 2
+        return refuse(f"warm start: cannot use {path}: {error}")
     os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
     from dart_train.model.device import ComputeDevice
     from dart_train.model.policy_model import ModelNotFoundError
@@ -44,10 +43,10 @@ def main(argv: list[str] | None = None) -> int:
 
     ranks = Ranks.join(ComputeDevice.resolve(config.device, config.dtype).device)
     try:
-        result = warm_start(config, lambda line: print(line, flush=True), ranks)
-    except (ScreenError, ModelNotFoundError, FileExistsError) as error:
-        print(f"warm start: {error}", file=sys.stderr)
-        return 2
+        with out_of_memory_refused():
+            result = warm_start(config, lambda line: print(line, flush=True), ranks)
+    except (ConfigError, ScreenError, ModelNotFoundError, FileExistsError) as error:
+        return refuse(f"warm start: {error}")
     if ranks.first:
         print(result, flush=True)
     return 0

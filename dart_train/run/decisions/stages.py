@@ -113,7 +113,7 @@ def plan_stages(recipe: Recipe) -> tuple[PlannedStage, ...]:
         stages.append(PlannedStage(TEST, recipe.acting_policy))
     if recipe.warmup.enabled:
         stages.insert(0, PlannedStage(WARM_START))
-        if recipe.demos.per_family:
+        if recipe.collects_demonstrations:
             stages.insert(0, PlannedStage(DEMOS))
     if recipe.eval.baseline_episodes:
         stages.append(PlannedStage(BASELINE_STAGE))

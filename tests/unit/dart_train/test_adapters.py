@@ -301,7 +301,7 @@ def test_without_a_checkpoint_the_adapter_is_that_of_the_newest_version(
 
 
 def test_settings_that_do_not_fit_are_one_sentence(model_dir: Path, root: Path) -> None:
-    with pytest.raises(ValueError, match=r"lora_targets names qkv, but .* are down_proj, gate_proj"):
+    with pytest.raises(ConfigError, match=r"lora_targets names qkv, but .* are down_proj, gate_proj"):
         attach_adapter(load_model(model_dir), LoraSettings(targets=("q_proj", "qkv")))
     with pytest.raises(ValidationError, match="publish = 'adapter' needs `lora`"):
         config_of(root, model_dir, publish="adapter")

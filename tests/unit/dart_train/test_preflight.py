@@ -11,6 +11,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from dart_train.config import Recipe, RecipeError
 from dart_train.run import farm
 from dart_train.run.paths import RunPaths
 from dart_train.run.preflight import check_recipe
+from dart_train.run.state import RunState
 
 BASICS = tasks.load_suite("basics")
 
@@ -203,3 +205,27 @@ def test_a_warm_start_needs_names_of_the_suite(place: Path, tmp_path: Path) -> N
     office = {"suite": "office", "families": ["calc_enter"]}
     (sentence,) = complaints(recipe(tasks=office, desktops=desktops), tmp_path)
     assert sentence.startswith("warmup.enabled: the suite office has no names for the elements of a screen")
+
+
+def test_a_folder_of_demonstrations_must_be_there(place: Path, tmp_path: Path) -> None:
+    asked = recipe(demos={"path": str(tmp_path / "none")}, train={"sft_coefficient": 0.1})
+    assert any(sentence.startswith("demos.path: there is no folder") for sentence in complaints(asked, tmp_path))
+    (tmp_path / "none").mkdir()
+    assert not any(sentence.startswith("demos.path") for sentence in complaints(asked, tmp_path))
+
+
+def test_a_run_that_goes_on_needs_no_more_space_than_it_pauses_at(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = recipe(limits={"min_free_disk_gib": 40, "pause_disk_gib": 2, "min_free_memory_gib": 0})
+    monkeypatch.setattr(
+        "shutil.disk_usage", lambda _: SimpleNamespace(total=100 * 2**30, used=97 * 2**30, free=3 * 2**30)
+    )
+    assert any(
+        "asks for 40: free some space or lower limits.min_free_disk_gib" in one for one in complaints(asked, tmp_path)
+    )
+    (tmp_path / "r").mkdir()
+    state = RunState()
+    state.stages_s["demos"] = 1.0
+    state.save(RunPaths(tmp_path / "r").state)
+    assert not any("GiB free" in one for one in complaints(asked, tmp_path))

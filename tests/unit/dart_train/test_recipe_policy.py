@@ -245,8 +245,60 @@ def test_several_training_processes_are_started_by_torchrun(tmp_path: Path) -> N
     one, four = (training_components.trainer(recipe_of("", **tiny, train={"processes": n}), paths).argv for n in (1, 4))
     assert one[1:3] == ("-m", "dart_train.trainer")
     assert four == (
-        one[0], "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *one[1:],
+        one[0], "-m", "dart_train.trainer.torchrun", "--standalone", "--nproc-per-node", "4", *one[1:],
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("train", "inference", "problem"),
+    [
+        ({"devices": [1, 2], "processes": 2}, {}, r"train\.devices: there is no GPU 2 on this host, which has 2"),
+        (
+            {"processes": 4},
+            {},
+            r"train\.processes: each of the 4 processes needs a GPU of its own, and this host has 2",
+        ),
+        ({}, {"devices": [4], "workers": 1}, r"inference\.devices: there is no GPU 4"),
+        ({"processes": 2, "devices": [0, 1]}, {"devices": [0], "workers": 1, "gpu_memory_fraction": 0.5}, None),
+    ],
+)
+def test_gpus_that_are_not_there_are_named_before_anything_starts(
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    train: dict[str, Any],
+    inference: dict[str, Any],
+    problem: str | None,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    chosen = recipe_of(checkpoint, train={"device": "cuda", **train}, inference={"max_model_len": 2048, **inference})
+    found = recipe_policy.problems(chosen)
+    assert len(found) == (problem is not None)
+    assert problem is None or re.match(problem, found[0])
+
+
+def test_a_reference_and_layers_that_are_not_there_are_named_before_anything_starts(checkpoint: Path) -> None:
+    (missing,) = recipe_policy.problems(
+        recipe_of(checkpoint, train={"reference_model": "/no/such/model", "kl_coefficient": 0.1})
+    )
+    assert missing.startswith("train.reference_model: ")
+    (misspelt,) = recipe_policy.problems(recipe_of(checkpoint, train={"lora_rank": 4, "lora_targets": ["qproj"]}))
+    assert re.match(
+        r"train\.lora_targets names qproj, but .* are down_proj, gate_proj, k_proj, o_proj, q_proj", misspelt
+    )
+    both = {"lora_rank": 4, "lora_targets": ["q_proj", "down_proj"]}
+    assert recipe_policy.problems(recipe_of(checkpoint, train=both)) == []
+
+
+def test_demonstrations_of_ones_own_need_no_warm_start(checkpoint: Path, tmp_path: Path) -> None:
+    own = {"path": str(tmp_path)}
+    imitating = recipe_of(checkpoint, demos=own, train={"sft_coefficient": 0.1})
+    paths = RunPaths(tmp_path / "r")
+    assert training_components.demonstrations(imitating, paths) == (tmp_path,)
+    with pytest.raises(ValueError, match=r"a run collects its own for a warm start only: set demos\.path"):
+        recipe_of(checkpoint, train={"sft_coefficient": 0.1})
+    warm = recipe_of("", model={"path": None, "preset": "tiny"}, warmup={"enabled": True}, demos=own)
+    assert training_components.demonstrations(warm, paths) == (tmp_path, paths.screens)
 
 
 def test_a_recipe_that_suits_the_checkpoint_has_no_problems(checkpoint: Path) -> None:

@@ -17,7 +17,7 @@ from dart_train.data_manager.store import database
 from dart_train.run import preflight
 from dart_train.run.lock import run_lock
 from dart_train.run.paths import RunPaths
-from dart_train.run.run_folder import check_run_folder, open_run_directory
+from dart_train.run.run_folder import EXECUTION, check_run_folder, open_run_directory
 from dart_train.run.state import RunState
 from dart_train.trainer.checkpoint import CheckpointStore
 
@@ -97,6 +97,20 @@ def test_what_changes_no_result_may_change(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     finish(paths, "demos")
     assert open_run_directory(recipe(limits={"min_free_disk_gib": 1}), paths).stages_s == {"demos": 1.0}
+
+
+def test_how_much_memory_is_used_may_change_and_what_is_learned_may_not(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos")
+    smaller = {"micro_batch_tokens": 1024, "gradient_checkpointing": True, "processes": 2, "checkpoint_every": 3}
+    assert open_run_directory(recipe(train=smaller), paths).stages_s == {"demos": 1.0}
+    with pytest.raises(RecipeError, match=r"train\.learning_rate"):
+        open_run_directory(recipe(train=smaller | {"learning_rate": 1e-5}), paths)
+
+
+def test_settings_of_the_execution_are_those_of_a_recipe() -> None:
+    plain = recipe().model_dump()
+    assert [name for name in EXECUTION if name.partition(".")[2] not in plain[name.partition(".")[0]]] == []
 
 
 def test_a_finished_run_is_extended_by_more_updates(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dart_agent.types import WorkItem
 from dart_envs import tasks
 from dart_envs.types import EndReason
 from dart_train.cli import app
-from dart_train.config import Recipe, RecipeError
+from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.evaluation import stored
 from dart_train.evaluation.comparison import compare_seeds, format_gains, paired_gains
 from dart_train.evaluation.export import export_version
@@ -220,6 +220,19 @@ def test_infeasible_tasks_and_other_versions_are_in_no_rate() -> None:
     rows = result_rows(own, trained_families=["a"], infeasible=["basics/a/0003"])
     found = {row.name: (row.episodes, row.success.value) for row in rows}
     assert found == {TRAINED: (2, 0.5), "a": (2, 0.5), HELD_OUT: (1, 1.0), "h": (1, 1.0), INFEASIBLE: (1, 1.0)}
+
+
+def test_an_evaluation_asks_for_nothing_that_only_training_needs(tmp_path: Path) -> None:
+    training = {
+        "train.sft_coefficient": 0.5,
+        "curation.experience_pool": True,
+        "curation.pool_import": [str(tmp_path / "gone")],
+        "limits.min_free_disk_gib": 300.0,
+    }
+    recipe = load_recipe(DEMO, tuple(f"{key}={json.dumps(value)}" for key, value in training.items()))
+    found = evaluation_recipe(StoredVersion("m", recipe, tmp_path, tmp_path, "tiny"))
+    assert (found.train.sft_coefficient, found.curation.pool_import) == (0.0, ())
+    assert found.limits.min_free_disk_gib == recipe.limits.pause_disk_gib
 
 
 def test_repeats_of_a_greedy_policy_and_too_many_tasks_are_refused() -> None:

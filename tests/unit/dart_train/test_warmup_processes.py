@@ -107,7 +107,7 @@ def test_a_recipe_starts_the_processes_with_torchrun(tmp_path: Path) -> None:
     paths.make()
     recipe = load_recipe(DEMO, ("run.name='r'", "warmup.processes=2", "warmup.threads=1"))
     argv = training_components.warm_start(recipe, paths).argv
-    assert argv[1:6] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert argv[1:6] == ("-m", "dart_train.trainer.torchrun", "--standalone", "--nproc-per-node", "2")
     assert argv[6:8] == ("-m", "dart_train.warmup")
     alone = training_components.warm_start(load_recipe(DEMO, ("run.name='r'",)), paths).argv
     assert alone[1:3] == ("-m", "dart_train.warmup")
