@@ -123,8 +123,8 @@ def run(
         return
     if evaluation is None:
         print(
-            "dart-train: the run has no result, because no evaluation item has a reward both before and after training: "
-            f"see why in {paths.logs}",
+            "dart-train: the run has no result, because no evaluation item of a feasible task has a reward both before and after training: "
+            f"see why in {paths.report} and {paths.logs}",
             file=sys.stderr,
         )
         raise typer.Exit(EXIT_FAILED)

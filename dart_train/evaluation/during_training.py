@@ -3,8 +3,9 @@
 Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of greedy episodes on a share of the desktops, and a line
 of metrics with what it found.
 Rule: training waits for nothing here, and what is unfinished when it ends is stopped. Inference workers go on to newer versions meanwhile,
-so a line covers several versions, which it names; an episode that two versions wrote does not count. The weights of the best ones stay
-(`best_versions`). Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a checkpoint (`selection`).
+so a line covers several versions, which it names; an episode that two versions wrote does not count; infeasible tasks are apart. The
+weights of the best versions stay (`best_versions`). Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a
+checkpoint (`selection`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.config.evaluation import EvalSection
 from dart_train.evaluation.best_versions import BestVersions
+from dart_train.evaluation.results import separate_infeasible
 from dart_train.evaluation.reward_alarm import find_reward_alarm
 from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import success_rate
@@ -115,7 +117,9 @@ async def _evaluate_once(
     except asyncio.CancelledError:
         await client.stop_phase(name)
         raise
-    line = describe_evaluation(await client.results(name), recipe.reward.success_at)
+    results = await client.results(name)
+    infeasible = phases.infeasible_tasks(recipe, (each.task_id for each in results))
+    line = describe_evaluation(results, recipe.reward.success_at, infeasible)
     if line is not None:
         found = {"kind": METRICS_KIND, "version": version, **line}
         append_metrics(metrics, found)
@@ -125,26 +129,26 @@ async def _evaluate_once(
             append_metrics(metrics, alarm.as_line(clock.time()))
 
 
-def describe_evaluation(results: Sequence[EpisodeResult], success_at: float = SUCCESS_AT) -> dict[str, Any] | None:
+def describe_evaluation(
+    results: Sequence[EpisodeResult], success_at: float = SUCCESS_AT, infeasible: Collection[str] = ()
+) -> dict[str, Any] | None:
     """Compute what an evaluation during training found.
 
     Args:
         results: Its episodes that have a reward.
         success_at: Least reward of a solved episode.
+        infeasible: Ids of tasks that cannot be done.
 
     Returns:
-        Success with its 95 % interval, how many episodes count and how many do not, the versions, and what judged it; None where no episode
+        Success with its 95 % interval, how many episodes count and how many do not, the versions, and what judged it; where episodes of
+        infeasible tasks count, their success and number, which are in none of the other figures. None where no episode of a feasible task
         counts.
 
     Raises:
         MixedRewardsError: Several sources judged it.
     """
-    rewards: dict[str, list[float]] = defaultdict(list)
-    versions: list[int] = []
-    for each in results:
-        if each.version_min is not None and each.version_min == each.version_max:
-            rewards[each.task_id].append(each.reward)
-            versions.append(each.version_min)
+    feasible, impossible = separate_infeasible(results, infeasible)
+    rewards, versions = _counted(feasible)
     success = success_rate(rewards, success_at)
     source = single_source(results, "an evaluation during training")
     if success is None or source is None:
@@ -155,7 +159,25 @@ def describe_evaluation(results: Sequence[EpisodeResult], success_at: float = SU
         "lower": success.lower,
         "upper": success.upper,
         "episodes": len(versions),
-        "mixed_episodes": len(results) - len(versions),
+        "mixed_episodes": len(feasible) - len(versions),
         "first_version": min(versions),
         "last_version": max(versions),
+        **_describe_infeasible(impossible, success_at),
     }
+
+
+def _describe_infeasible(episodes: Sequence[EpisodeResult], success_at: float) -> dict[str, Any]:
+    rewards, versions = _counted(episodes)
+    success = success_rate(rewards, success_at)
+    return {} if success is None else {"infeasible_success": success.value, "infeasible_episodes": len(versions)}
+
+
+def _counted(episodes: Sequence[EpisodeResult]) -> tuple[dict[str, list[float]], list[int]]:
+    """Rewards by task, and versions, of the episodes that one version wrote."""
+    rewards: dict[str, list[float]] = defaultdict(list)
+    versions: list[int] = []
+    for each in episodes:
+        if each.version_min is not None and each.version_min == each.version_max:
+            rewards[each.task_id].append(each.reward)
+            versions.append(each.version_min)
+    return rewards, versions

@@ -92,6 +92,22 @@ def episodes_of(results: Sequence[EpisodeResult], version: int) -> list[EpisodeR
     return [each for each in results if (each.version_min, each.version_max) == (version, version)]
 
 
+def separate_infeasible(
+    episodes: Sequence[EpisodeResult], infeasible: Collection[str]
+) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
+    """Separate the episodes of tasks that cannot be done, which are in no rate of the other ones.
+
+    Args:
+        episodes: The episodes.
+        infeasible: Ids of tasks that cannot be done (`dart_train.run.phases.infeasible_tasks`).
+
+    Returns:
+        The episodes of tasks that can be done, and those of tasks that cannot.
+    """
+    feasible = [each for each in episodes if each.task_id not in infeasible]
+    return feasible, [each for each in episodes if each.task_id in infeasible]
+
+
 def result_rows(
     episodes: Sequence[EpisodeResult],
     *,
@@ -110,10 +126,9 @@ def result_rows(
     Returns:
         The rows: trained families together and each, held-out families together and each, infeasible tasks.
     """
-    feasible = [each for each in episodes if each.task_id not in infeasible]
+    feasible, impossible = separate_infeasible(episodes, infeasible)
     trained = [each for each in feasible if each.family in trained_families]
     held_out = [each for each in feasible if each.family not in trained_families]
-    impossible = [each for each in episodes if each.task_id in infeasible]
     return [
         *_rows(TRAINED, trained, success_at),
         *_rows(HELD_OUT, held_out, success_at),
@@ -144,6 +159,24 @@ def _row(name: str, episodes: Sequence[EpisodeResult], success_at: float) -> Res
         fmean(each.reward for each in episodes),
         {k: estimate for k, estimate in found.items() if estimate is not None},
         {task_id: count_successes(each, success_at) / len(each) for task_id, each in sorted(rewards.items())},
+    )
+
+
+def format_mean_rewards(episodes: Sequence[EpisodeResult], infeasible: Collection[str]) -> str:
+    """Format the mean reward of an evaluation for a line of progress.
+
+    Args:
+        episodes: Its episodes that have a reward.
+        infeasible: Ids of tasks that cannot be done.
+
+    Returns:
+        The mean reward in percent, that of infeasible tasks apart.
+    """
+    groups = zip(("", f" of {INFEASIBLE}"), separate_infeasible(episodes, infeasible), strict=True)
+    return ", ".join(
+        f"{100 * fmean(each.reward for each in group):.1f} % of {len(group)} episodes{name}"
+        for name, group in groups
+        if group
     )
 
 

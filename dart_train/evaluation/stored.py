@@ -41,6 +41,7 @@ from dart_train.evaluation.results import (
     episodes_of,
     evaluations_on_test,
     result_rows,
+    separate_infeasible,
 )
 from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
@@ -160,7 +161,7 @@ def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersio
         The version.
 
     Raises:
-        RecipeError: The run has no such version any more, or no validation to choose by.
+        RecipeError: The run has no such version any more, no validation to choose by, or its tasks are not there any more.
     """
     try:
         with open_run(paths.root) as run:
@@ -219,9 +220,14 @@ def chosen_version(run: OpenRun) -> ChosenCheckpoint:
         The choice by the run's evaluations on validation.
 
     Raises:
-        RecipeError: No version was evaluated.
+        RecipeError: No version was evaluated on a task that can be done.
     """
-    chosen = choose_checkpoint(_validation_rewards(run), run.recipe.reward.success_at)
+    feasible, infeasible = _validation_episodes(run)
+    chosen = choose_checkpoint(_rewards_by_version(feasible), run.recipe.reward.success_at)
+    if chosen is None and infeasible:
+        raise RecipeError(
+            f"{run.paths.root} was evaluated on infeasible tasks only, and no version is chosen by these: give a number as --version"
+        )
     if chosen is None:
         raise RecipeError(
             f"{run.paths.root} has no evaluation on validation to choose a version by: finish the run, or give a number as --version"
@@ -236,27 +242,39 @@ def validated_versions(run: OpenRun) -> dict[int, Estimate]:
         run: The run.
 
     Returns:
-        Success by version.
+        Success by version, on tasks that can be done.
+
+    Raises:
+        RecipeError: It cannot be told which tasks those are.
     """
-    success_at = run.recipe.reward.success_at
-    found = {version: success_rate(by_task, success_at) for version, by_task in _validation_rewards(run).items()}
+    success_at, rewards = run.recipe.reward.success_at, _rewards_by_version(_validation_episodes(run)[0])
+    found = {version: success_rate(by_task, success_at) for version, by_task in rewards.items()}
     return {version: estimate for version, estimate in found.items() if estimate is not None}
 
 
-def _validation_rewards(run: OpenRun) -> dict[int, dict[str, list[float]]]:
-    """Rewards of a run's evaluations on validation, by kept version and task."""
+def _validation_episodes(run: OpenRun) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
+    """Episodes of a run's evaluations on validation that one kept version wrote: of feasible tasks, and of infeasible ones."""
     kept = kept_versions(run)
-    rewards: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     judged: list[EpisodeResult] = []
     with Session(run.engine) as session:
         for name in session.scalars(select(PhaseTable.name)):
             if first_name(name) not in (EVAL_BEFORE, EVAL_DURING, EVAL_AFTER):
                 continue
-            for each in status.results(session, name):
-                if each.version_min is not None and each.version_min == each.version_max and each.version_min in kept:
-                    rewards[each.version_min][each.task_id].append(each.reward)
-                    judged.append(each)
+            judged += [
+                each
+                for each in status.results(session, name)
+                if each.version_min == each.version_max and each.version_min in kept
+            ]
     single_source(judged, f"validation of {run.paths.root}")
+    return separate_infeasible(judged, infeasible_tasks(run.recipe, (each.task_id for each in judged)))
+
+
+def _rewards_by_version(episodes: Sequence[EpisodeResult]) -> dict[int, dict[str, list[float]]]:
+    """Rewards by version and task."""
+    rewards: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in episodes:
+        if each.version_min is not None:
+            rewards[each.version_min][each.task_id].append(each.reward)
     return rewards
 
 

@@ -18,7 +18,14 @@ from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedE
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
-from dart_train.evaluation.results import ResultRow, evaluations_on_test, read_results, result_rows
+from dart_train.evaluation.results import (
+    INFEASIBLE,
+    ResultRow,
+    evaluations_on_test,
+    read_results,
+    result_rows,
+    separate_infeasible,
+)
 from dart_train.evaluation.reward_alarm import alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes, single_source
 from dart_train.report.examples import read_examples
@@ -59,6 +66,7 @@ def conclusion(
     *,
     evaluated: bool,
     untrained: PhaseStatus | None = None,
+    infeasible: int = 0,
 ) -> str:
     """Write the first sentences of the report.
 
@@ -67,15 +75,22 @@ def conclusion(
         min_gain_points: Gain in points that must be exceeded.
         evaluated: Whether the evaluation after training has finished.
         untrained: The training phase where it has ended without an update.
+        infeasible: Evaluation items of infeasible tasks with a reward before and after training, which are not in the paired evaluation.
 
     Returns:
         Whether the policy learned, and what to do where it could not.
     """
     if untrained is not None:
         signal = describe_learning_signal(untrained)
-        return f"Training made 0 updates: {signal} {conclusion(evaluation, min_gain_points, evaluated=evaluated)}"
+        rest = conclusion(evaluation, min_gain_points, evaluated=evaluated, infeasible=infeasible)
+        return f"Training made 0 updates: {signal} {rest}"
     if evaluation is None and not evaluated:
         return "The run has no paired evaluation yet."
+    if evaluation is None and infeasible:
+        return (
+            "Only infeasible tasks have a reward both before and after training, and these do not tell whether the policy learned: choose "
+            "tasks.families or tasks.index so that validation has tasks that can be done."
+        )
     if evaluation is None:
         return "No evaluation item has a reward both before and after training."
     gain = evaluation.overall
@@ -100,6 +115,11 @@ def conclusion_without_training(rows: Sequence[ResultRow]) -> str:
     told = "The run trains nothing (train.updates = 0)"
     if not rows:
         return f"{told}, and its evaluation has not finished."
+    if rows[0].name == INFEASIBLE:
+        return (
+            f"{told}, and its evaluation has infeasible tasks only, which do not tell how good the policy is: choose tasks.families or "
+            "tasks.index so that validation has tasks that can be done."
+        )
     success = rows[0].success
     assert success.lower is not None
     assert success.upper is not None
@@ -130,13 +150,20 @@ async def build_report(
 
     Raises:
         MixedRewardsError: Different sources judged the episodes of one figure.
+        RecipeError: It cannot be told which of the evaluated tasks are infeasible.
     """
     results = {role: await client.results(name) for role, name in phases.items()}
     for role, name in phases.items():
         single_source(results[role], f"the phase {name}")
     before, after, tested = (results.pop(role, []) for role in ("before", "after", "test"))
     single_source([*before, *after], "the paired evaluation")
-    evaluation = compare_evaluations(rewards_by_item(before), rewards_by_item(after))
+    tasks = (each.task_id for episodes in (before, after, tested, *results.values()) for each in episodes)
+    infeasible = infeasible_tasks(recipe, tasks)
+    evaluation, apart = (
+        compare_evaluations(rewards_by_item(earlier), rewards_by_item(later))
+        for earlier, later in zip(*(separate_infeasible(each, infeasible) for each in (before, after)), strict=True)
+    )
+    baselines = {name: separate_infeasible(each, infeasible)[0] for name, each in results.items()}
     metrics = read_metrics(paths)
     episodes = [replace(episode, phase=first_name(episode.phase)) for episode in episode_lines(metrics)]
     updates = update_lines(metrics)
@@ -154,7 +181,7 @@ async def build_report(
         return result_rows(
             episodes,
             trained_families=recipe.tasks.families,
-            infeasible=infeasible_tasks(recipe, {each.task_id for each in episodes}),
+            infeasible=infeasible,
             success_at=success_at,
         )
 
@@ -163,11 +190,18 @@ async def build_report(
         name=recipe.run.name,
         recipe=recipe.model_dump(mode="json"),
         paired_evaluation=evaluation,
-        conclusion=conclusion(evaluation, recipe.eval.min_gain_points, evaluated="after" in phases, untrained=untrained)
+        paired_infeasible=None if apart is None else apart.overall,
+        conclusion=conclusion(
+            evaluation,
+            recipe.eval.min_gain_points,
+            evaluated="after" in phases,
+            untrained=untrained,
+            infeasible=0 if apart is None else apart.overall.episodes,
+        )
         if recipe.train.updates
         else conclusion_without_training(untrained_rows),
         untrained=untrained_rows,
-        baselines={name: _mean_percent(episodes) for name, episodes in results.items() if episodes},
+        baselines={name: _mean_percent(episodes) for name, episodes in baselines.items() if episodes},
         test=rows(tested),
         test_number=times_begun(phases["test"]) + len(evaluations_on_test(paths.evaluations))
         if "test" in phases
@@ -309,6 +343,7 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
         return Curve(f"{label}, mean of {SMOOTHING} updates", [points[end - 1][0] for end in ends], means, points)
 
     families = sorted({key for line in updates for key in line if key.startswith("reward/")})
+    tried = curve(evaluations, "version", "infeasible_success", INFEASIBLE)
     reads = curve(reading, "pages", "reading_accuracy", "texts whose place is found, on screens of held-out tasks")
     return [
         *([Chart("Reading", "pages seen", "fraction of texts", [reads])] if reading else []),
@@ -320,6 +355,7 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
             curve(evaluations, "version", "success", "success"),
             curve(evaluations, "version", "lower", "95 % interval, lower end"),
             curve(evaluations, "version", "upper", "95 % interval, upper end"),
+            *([tried] if tried.x else []),
         ]),
         Chart("Entropy", "policy version", "nats per token", [curve(updates, "version", "entropy", "entropy")]),
         Chart("Staleness of trained tokens", "policy version", "versions", [

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dart_train.evaluation.paired_evaluation import PairedEvaluation
-from dart_train.evaluation.results import ResultRow
+from dart_train.evaluation.paired_evaluation import Gain, PairedEvaluation
+from dart_train.evaluation.results import INFEASIBLE, ResultRow
 from dart_train.evaluation.reward_marks import describe_rewards
 
 
@@ -180,10 +180,11 @@ class RunReport:
     Attributes:
         name: Name of the run.
         recipe: The recipe as plain data.
-        paired_evaluation: The evaluation before and after training, None where no item has a reward in both.
+        paired_evaluation: The evaluation before and after training on feasible tasks, None where no item has a reward in both.
+        paired_infeasible: That on infeasible tasks, which are in no other rate; None where no item has a reward in both.
         conclusion: One sentence: whether the policy learned.
         untrained: Success on the validation split where the run trains nothing; empty where it trains.
-        baselines: Success in percent of the random and of the blank-screenshot policy, by name.
+        baselines: Success in percent of the random and of the blank-screenshot policy on feasible tasks, by name.
         test: Success on the test split, as in an evaluation of a stored version; empty where there was no test.
         test_number: How often the test split was evaluated in this run, by `dart-train eval`, too; 0 without a test of the run itself.
         stages_s: Seconds per finished stage.
@@ -209,6 +210,7 @@ class RunReport:
     baselines: Mapping[str, float]
     stages_s: Mapping[str, float]
     counts: Mapping[str, int]
+    paired_infeasible: Gain | None = None
     untrained: Sequence[ResultRow] = ()
     test: Sequence[ResultRow] = ()
     test_number: int = 0
@@ -235,6 +237,7 @@ class RunReport:
             "name": self.name,
             "conclusion": self.conclusion,
             "paired_evaluation": None if self.paired_evaluation is None else self.paired_evaluation.as_dict(),
+            "paired_infeasible": None if self.paired_infeasible is None else asdict(self.paired_infeasible),
             "untrained": [asdict(row) for row in self.untrained],
             "baselines_percent": dict(self.baselines),
             "test": {"number": self.test_number, "rows": [asdict(row) for row in self.test]},
@@ -274,6 +277,7 @@ def write_report(report: RunReport, folder: Path) -> Path:
     )
     page = environment.get_template("report.html.j2").render(
         describe_rewards=describe_rewards,
+        infeasible=INFEASIBLE,
         report=report,
         charts=_draw(report.charts),
         throughput_charts=_draw(report.throughput_charts),

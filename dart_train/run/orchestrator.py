@@ -43,6 +43,7 @@ from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import evaluated_during_training
 from dart_train.evaluation.paired_evaluation import PairedEvaluation
+from dart_train.evaluation.results import format_mean_rewards
 from dart_train.report.build import build_report, read_metrics
 from dart_train.report.learning_signal import describe_learning_signal, since_start
 from dart_train.report.page import RunReport, write_report
@@ -154,7 +155,7 @@ async def rewrite_report(recipe: Recipe, paths: RunPaths) -> Path:
         The page.
 
     Raises:
-        RecipeError: Another process works on the run, or its folder has another format.
+        RecipeError: Another process works on the run, its folder has another format, or its tasks are not there any more.
         RunFailed: The database cannot be read.
     """
     with run_lock(paths), _as_run_failed():
@@ -409,7 +410,9 @@ class Run:
     async def _evaluate(self, evaluation: PhaseSpec) -> None:
         await self._wait_for_newest_version()
         view = await self._evaluate_phase(evaluation)
-        self.progress.note(f"{evaluation.name}: {100 * (view.mean_reward or 0.0):.1f} % of {view.done} episodes")
+        results = await self.client.results(view.name)
+        infeasible = phases.infeasible_tasks(self.recipe, (each.task_id for each in results))
+        self.progress.note(f"{evaluation.name}: {format_mean_rewards(results, infeasible)}")
         self.progress.note(format_masked_fractions(await self.client.stats()))
 
     async def _wait_for_newest_version(self) -> None:

@@ -15,9 +15,10 @@ from dart_agent.data_client.wire import PhaseSpec, TaskSelection
 from dart_agent.rollouts.worker_config import PolicyKind
 from dart_agent.task_suites import open_suite
 from dart_agent.types import Purpose
+from dart_envs.errors import TaskError
 from dart_envs.evaluators.scorer_choice import INFEASIBLE
 from dart_envs.tasks import FolderSuite, Suite
-from dart_train.config import Recipe
+from dart_train.config import Recipe, RecipeError
 from dart_train.run.state import RunState
 
 DEMO = "demo"
@@ -165,13 +166,21 @@ def infeasible_tasks(recipe: Recipe, task_ids: Iterable[str]) -> frozenset[str]:
 
     Args:
         recipe: The recipe.
-        task_ids: Tasks of its suite.
+        task_ids: Tasks of its suite; an id may come several times.
 
     Returns:
         Those whose right answer is that they cannot be done.
+
+    Raises:
+        RecipeError: The suite or one of the tasks is not there any more.
     """
-    suite = recipe_suite(recipe)
-    return frozenset(task_id for task_id in task_ids if INFEASIBLE in suite.load(task_id).evaluator.functions)
+    try:
+        suite = recipe_suite(recipe)
+        return frozenset(each for each in set(task_ids) if INFEASIBLE in suite.load(each).evaluator.functions)
+    except TaskError as error:
+        raise RecipeError(
+            f"it cannot be told which evaluated tasks are infeasible: {error} Bring back the tasks of the run's suite {recipe.tasks.suite}"
+        ) from error
 
 
 def training(recipe: Recipe, name: str = TRAIN) -> PhaseSpec:

@@ -161,7 +161,10 @@ class RunHarness:
         """One launcher's life."""
         state = open_run_directory(self.recipe, self.paths)
         config = DataManagerConfig(
-            database=self.paths.database, images=self.paths.images, socket=self.paths.data_socket
+            database=self.paths.database,
+            images=self.paths.images,
+            socket=self.paths.data_socket,
+            task_folder=self.recipe.tasks.task_folder,
         )
         catalog = SuiteCatalog(config.task_folder)
         store = TrajectoryStore.open(config.database, catalog.split_of)

@@ -51,3 +51,4 @@ def test_a_run_without_a_verdict_has_not_learned(tmp_path: Path, monkeypatch: py
     assert len(sentences(result.stderr)) == 1
     assert "has no result" in result.stderr
     assert "logs" in result.stderr
+    assert "of a feasible task" in result.stderr
