@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
-from dart_train.objectives.algorithms import SURROGATES, find_algorithm, load_surrogate
+from dart_train.objectives.algorithms import DUAL_CLIPPED, SURROGATES, find_algorithm, load_surrogate
 from dart_train.objectives.settings import (
     AdvantageKind,
     AdvantageOver,
@@ -48,7 +48,8 @@ class TrainSection(StrictModel):
         surrogate: What is maximised per token: `clipped`, `sequence_clipped`, `weighted`, `policy_gradient`, or your own `module:function`.
         clip_low: Lower clip width of the ratio.
         clip_high: Upper clip width of the ratio.
-        dual_clip: Bound of the loss for negative advantages, as a factor of the advantage; "none": no bound.
+        dual_clip: Bound of the loss for negative advantages, as a factor of the advantage; "none": no bound. `weighted` and
+            `policy_gradient` do not have it.
         correction: How the difference between sampling policy and trainer is corrected (`dart_train.objectives.corrections`).
         tis_cap: Upper bound of the importance weight; "none": no bound, and under `token_truncate` no weight.
         correction_floor: Lower bound of the ratio that the masks keep.
@@ -185,6 +186,11 @@ class TrainSection(StrictModel):
         self.loss_settings()
         if self.surrogate not in SURROGATES:
             load_surrogate(self.surrogate)
+        elif self.dual_clip is not None and self.surrogate not in DUAL_CLIPPED:
+            raise ValueError(
+                f'dual_clip has no effect on surrogate = "{self.surrogate}" (algorithm = "{self.algorithm}"): set dual_clip = "none", or '
+                f"as surrogate one of {', '.join(DUAL_CLIPPED)}"
+            )
         if self.advantage == "leave_one_out" and self.advantage_over == "group_steps":
             raise ValueError(
                 'advantage = "leave_one_out" leaves out whole trajectories: set advantage_over = "group_trajectories" and '

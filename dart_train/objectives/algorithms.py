@@ -39,6 +39,8 @@ SURROGATES: Mapping[str, str] = {
     "weighted": "dart_train.objectives.cispo:surrogate",
     "policy_gradient": "dart_train.objectives.policy_gradient:surrogate",
 }
+DUAL_CLIPPED = ("clipped", "sequence_clipped")
+"""The surrogates of this package that read `dual_clip`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from dart_train.config import TrainSection
 from dart_train.objectives import algorithms
 from dart_train.objectives.aggregation import Denominators
-from dart_train.objectives.algorithms import ALGORITHMS, Algorithm, find_algorithm, load_surrogate
+from dart_train.objectives.algorithms import ALGORITHMS, SURROGATES, Algorithm, find_algorithm, load_surrogate
 from dart_train.objectives.policy_loss import MicroBatch, policy_loss
 from dart_train.objectives.settings import LossSettings
 from dart_train.objectives.terms import Surrogate, TokenTerms
@@ -53,6 +53,30 @@ def test_a_mask_that_keeps_nothing_is_refused() -> None:
         TrainSection(correction="token_mask", tis_cap=0.5)
 
 
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_dual_clip_is_refused_exactly_with_surrogates_that_do_not_read_it(surrogate: str) -> None:
+    new_BT, old_BT = torch.zeros(1, 2), torch.full((1, 2), -3.0)
+    terms = TokenTerms(new_BT, old_BT, torch.tensor([-1.0]), torch.ones(1, 2, dtype=torch.bool))
+    plain, bounded = (
+        load_surrogate(surrogate)(terms, LossSettings(surrogate=surrogate, dual_clip=bound)).value_BT
+        for bound in (None, 3.0)
+    )
+    if not torch.equal(plain, bounded):
+        assert TrainSection(surrogate=surrogate, dual_clip=3.0).dual_clip == 3.0
+        return
+    with pytest.raises(
+        ValueError, match=f'dual_clip has no effect on surrogate = "{surrogate}".*: set dual_clip = "none"'
+    ):
+        TrainSection(surrogate=surrogate, dual_clip=3.0)
+
+
+def test_dual_clip_is_refused_with_the_algorithm_that_brings_the_surrogate() -> None:
+    for name in ("cispo", "rloo"):
+        with pytest.raises(ValueError, match=f'algorithm = "{name}"'):
+            TrainSection(algorithm=name, dual_clip=3.0)
+        assert TrainSection.model_validate({"algorithm": name, "dual_clip": "none"}).dual_clip is None
+
+
 def half(terms: TokenTerms, settings: LossSettings) -> Surrogate:
     """A surrogate of a user's."""
     nothing_BT = torch.zeros_like(terms.mask_BT)
@@ -75,6 +99,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_package_brings_an_algorithm(package: str) -> None:
     section = TrainSection(algorithm="mine")
     assert (section.surrogate, section.aggregation) == (f"{package}:half", "token_mean")
+    assert TrainSection(algorithm="mine", dual_clip=3.0).dual_clip == 3.0, "a surrogate of a user's may read it"
     new_BT = torch.tensor([[-1.0, -2.0]], dtype=torch.float64, requires_grad=True)
     old_BT = new_BT.detach()
     mask_BT = torch.ones(1, 2, dtype=torch.bool)
