@@ -1,4 +1,4 @@
-"""Why training made no update, from the rewards of its episodes, and what to change.
+"""Why training made no update, from the rewards of its episodes, or may make none after a short warm start, and what to change.
 
 Role: one text for the console and the report. Rule: it names the rewards that were seen and settings that a recipe has. Non-goals: which
 groups are dropped (`dart_train.curation.group_filter`).
@@ -6,9 +6,11 @@ groups are dropped (`dart_train.curation.group_filter`).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dart_agent.data_client.wire import PhaseStatus
+from dart_train.config.warmup import WarmupSection
 
 _RULE = "A group of episodes trains the policy only if their rewards differ."
 
@@ -77,4 +79,23 @@ def describe_learning_signal(phase: PhaseStatus) -> LearningSignal:
         f"the mean of {phase.done} rewards is {mean:.2f}",
         f"{_RULE} An update needs train.groups_per_batch such groups: lower it, raise rollout.group_size, or give training more time "
         "(train.max_minutes).",
+    )
+
+
+def describe_short_warm_start(section: WarmupSection, lines: Sequence[Mapping[str, Any]]) -> str | None:
+    """Say so where time ran out before a warm start saw all images: such a policy may be too weak to train.
+
+    Args:
+        section: The settings of the warm start.
+        lines: Lines of metrics.
+
+    Returns:
+        The text, None where the warm start saw all images.
+    """
+    last = next((line for line in reversed(lines) if line.get("kind") == "warmup"), None)
+    if last is None or last["images"] >= section.images:
+        return None
+    return (
+        f"warm-start: {last['images']} of {section.images} images in the {section.max_minutes:g} minutes of warmup.max_minutes; "
+        f"raise it if the policy solves too few tasks (grounding accuracy {last['grounding_accuracy']:.2f})"
     )

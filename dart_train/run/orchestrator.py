@@ -45,7 +45,7 @@ from dart_train.evaluation.during_training import evaluated_during_training
 from dart_train.evaluation.paired_evaluation import PairedEvaluation
 from dart_train.evaluation.results import format_mean_rewards
 from dart_train.report.build import build_report, read_metrics
-from dart_train.report.learning_signal import describe_learning_signal, since_start
+from dart_train.report.learning_signal import describe_learning_signal, describe_short_warm_start, since_start
 from dart_train.report.page import RunReport, write_report
 from dart_train.run import components, phases, training_components
 from dart_train.run.decisions import stages
@@ -395,17 +395,8 @@ class Run:
         if not self.paths.warm_start_model.exists():  # what is there is complete
             component = await self.launcher.start(training_components.warm_start(self.recipe, self.paths))
             await self._show_progress_until_done(component, "warmup")
-            self._note_end_of_warm_start()
-
-    def _note_end_of_warm_start(self) -> None:
-        """Say so where time ran out before all images were seen: such a policy may be too weak to train."""
-        section = self.recipe.warmup
-        last = next((line for line in reversed(read_metrics(self.paths)) if line.get("kind") == "warmup"), None)
-        if last is not None and last["images"] < section.images:
-            self.progress.note(
-                f"warm-start: {last['images']} of {section.images} images in the {section.max_minutes:g} minutes of warmup.max_minutes; "
-                f"raise it if the policy solves too few tasks (grounding accuracy {last['grounding_accuracy']:.2f})"
-            )
+            if short := describe_short_warm_start(self.recipe.warmup, read_metrics(self.paths)):
+                self.progress.note(short)
 
     async def _evaluate(self, evaluation: PhaseSpec) -> None:
         await self._wait_for_newest_version()
