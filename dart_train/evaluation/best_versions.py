@@ -57,13 +57,16 @@ class BestVersions:
         """
         self._hold(record.version, Path(record.path))
 
-    def end(self, line: Mapping[str, Any]) -> None:
-        """Rank a version whose evaluation ended, and release those that are not among the best any more.
+    def rank(self, line: Mapping[str, Any]) -> None:
+        """Rank a version among those that were evaluated.
 
         Args:
             line: The metrics of the evaluation.
         """
         self._rank[line["version"]] = _rank(line)
+
+    def end(self) -> None:
+        """Release what is not among the best, once an evaluation has ended; also that of one for which no episode counts."""
         best = self._best()
         for version in [version for version in self._leases if version not in best]:
             self._leases.pop(version).release()

@@ -82,6 +82,7 @@ async def _evaluate_repeatedly(
             last, last_s = newest.version, clock.monotonic()
             best.begin(newest)
             await _evaluate_once(client, recipe, newest.version, metrics, best, clock)
+            best.end()
         await clock.sleep(LOOK_S)
 
 
@@ -123,7 +124,7 @@ async def _evaluate_once(
     if line is not None:
         found = {"kind": METRICS_KIND, "version": version, **line}
         append_metrics(metrics, found)
-        best.end(found)
+        best.rank(found)
         alarm = find_reward_alarm(MetricsReader(metrics).read_new())
         if alarm is not None:
             append_metrics(metrics, alarm.as_line(clock.time()))

@@ -103,7 +103,7 @@ class Server:
         threading.Thread(target=run, name=name, daemon=True).start()
 
     def _is_idle(self) -> bool:
-        """No request is served, and nobody is attached: for `idle_timeout_s`, or for a moment when there is nothing left to come back to."""
+        """Nobody is served or attached: for `idle_timeout_s`, or for a moment when there is nothing left to come back to."""
         if self._idle_timeout_s is None:
             return False
         with self._counts_lock:

@@ -30,7 +30,8 @@ def test_the_best_evaluated_versions_are_kept_beside_the_newest(tmp_path: Path) 
         for version, lower in ((1, 0.3), (2, 0.5), (3, 0.1), (4, 0.5), (5, None)):
             publish(store, version)
             best.begin(record(store, version))
-            best.end(line(version, lower))
+            best.rank(line(version, lower))
+            best.end()
         publish(store, 6, 7)
         assert store.versions() == [2, 4, 6, 7], "of equal ones the earlier goes first, and both are among the best"
         publish(store, 8)
@@ -46,7 +47,7 @@ def test_a_version_is_kept_while_it_is_evaluated(tmp_path: Path) -> None:
         best.begin(record(store, 1))
         publish(store, 2, 3)
         assert store.versions() == [1, 3]
-        best.end(line(1, 0.9))
+        best.end()
         publish(store, 4)
         assert store.versions() == [4]
 
@@ -58,7 +59,8 @@ def test_a_run_that_goes_on_holds_the_best_of_before(tmp_path: Path) -> None:
         publish(store, 4, 5)
         assert store.versions() == [3, 5]
         best.begin(record(store, 5))
-        best.end(line(5, 0.6))
+        best.rank(line(5, 0.6))
+        best.end()
         publish(store, 6)
         assert store.versions() == [5, 6]
 
@@ -66,5 +68,6 @@ def test_a_run_that_goes_on_holds_the_best_of_before(tmp_path: Path) -> None:
 def test_a_version_that_is_gone_is_evaluated_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with BestVersions(tmp_path, 1, [line(1, 0.2)]) as best:
         best.begin(VersionRecord(version=2, path=str(tmp_path / "v2")))
-        best.end(line(2, 0.4))
+        best.rank(line(2, 0.4))
+        best.end()
     assert "version 2 is evaluated and not kept" in caplog.text
