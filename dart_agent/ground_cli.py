@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dart_agent.errors import ConfigError
 from dart_agent.exits import exit_on_error, parse_resolution
+from dart_agent.grounding.answers import MAX_TARGETS
 from dart_agent.grounding.commands import RegionScoreOption
 from dart_agent.grounding.datasets.formats import ReadableFormat, WritableFormat
 
@@ -54,7 +54,7 @@ def point(
     instruction: Annotated[str, typer.Argument(help='what to point at, such as "click Save"')],
     model: Model,
     out: Annotated[Path, typer.Option(help="the picture to write")] = Path("ground.png"),
-    targets: Annotated[int, typer.Option(min=1, max=2, help="1: a click, 2: a drag")] = 1,
+    targets: Annotated[int, typer.Option(min=1, max=MAX_TARGETS, help="1: a click, 2: a drag")] = 1,
     verifier: VerifierModel = None,
     gamma: Gamma = 0.8,
     zoom: Zoom = None,
@@ -63,15 +63,14 @@ def point(
     device: Device = "auto",
 ) -> None:
     """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
-    from dart_agent.grounding.commands import draw, make_answerer
+    from dart_agent.grounding.commands import draw, make_answerer, read_question
 
     with exit_on_error():
-        if not image.is_file():
-            raise ConfigError(f"there is no file {image}")
+        pixels = read_question(image, instruction, out, targets)
         answerer = make_answerer(
             model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device
         )
-        typer.echo(draw(answerer, image, instruction, out, targets))
+        typer.echo(draw(answerer, pixels, instruction, out, targets))
 
 
 @ground_app.command("eval")

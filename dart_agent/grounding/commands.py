@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dart_agent.grounding.datasets.dataset import GroundingDataset
     from dart_agent.grounding.datasets.formats import ReadableFormat
     from dart_agent.grounding.evaluation import Answerer
+    from dart_envs.types import RgbImage
 
 
 class RegionScoreOption(StrEnum):
@@ -60,12 +61,24 @@ def make_answerer(
     from dart_agent.grounding.model import load_grounding_model
     from dart_agent.grounding.verifier import load_verifier
 
-    place = _torch_device(device)
+    place = torch_device(device)
     grounder = Grounder(load_grounding_model(model, place), score.value)
     return Answerer(grounder, None if verifier is None else load_verifier(verifier, place), gamma, zoom, refuse)
 
 
-def _torch_device(name: str) -> str:
+def torch_device(name: str, option: str = "--device") -> str:
+    """Resolve the device that an option names.
+
+    Args:
+        name: Name of a torch device; auto: a GPU where torch finds one, else the CPU.
+        option: The option, for the error.
+
+    Returns:
+        Name of a device that torch has.
+
+    Raises:
+        ConfigError: Torch has no such device.
+    """
     import torch
 
     from dart_agent.errors import ConfigError
@@ -76,16 +89,47 @@ def _torch_device(name: str) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"--device {name} cannot be used: {reason}; give cpu, or cuda where a GPU is") from None
+        raise ConfigError(f"{option} {name} cannot be used: {reason}; give cpu, or cuda where a GPU is") from None
     return name
 
 
-def draw(answerer: Answerer, image: Path, instruction: str, out: Path, targets: int) -> str:
+def read_question(image: Path, instruction: str, out: Path, targets: int) -> RgbImage:
+    """Read the image of a question, and check that it can be asked and its answer drawn, before a model is loaded.
+
+    Args:
+        image: The screenshot.
+        instruction: What is asked.
+        out: The picture to write.
+        targets: 1 for a click, 2 for a drag.
+
+    Returns:
+        The image, uint8 [H, W, 3].
+
+    Raises:
+        ConfigError: The image cannot be read, the question cannot be asked, or a picture cannot have this name.
+    """
+    from dart_agent.errors import ConfigError
+    from dart_agent.grounding.answers import check_question
+    from dart_agent.grounding.drawing import can_save
+    from dart_agent.grounding.samples import read_image
+
+    if not image.is_file():
+        raise ConfigError(f"there is no file {image}")
+    if not can_save(out):
+        raise ConfigError(f"--out {out} is no name of a picture: let it end with .png, .jpg or .webp")
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder: give the name of a picture")
+    pixels = read_image(image)
+    check_question((pixels.shape[1], pixels.shape[0]), instruction, targets)
+    return pixels
+
+
+def draw(answerer: Answerer, image: RgbImage, instruction: str, out: Path, targets: int) -> str:
     """Answer one question and draw the answer.
 
     Args:
         answerer: Answers.
-        image: The screenshot.
+        image: The screenshot, uint8 [H, W, 3].
         instruction: What is asked.
         out: The picture to write.
         targets: 1 for a click, 2 for a drag.
@@ -94,15 +138,17 @@ def draw(answerer: Answerer, image: Path, instruction: str, out: Path, targets: 
         What to print.
 
     Raises:
-        ConfigError: The image cannot be read.
+        ConfigError: The question cannot be asked, or the picture cannot be written.
     """
+    from dart_agent.errors import ConfigError
     from dart_agent.grounding.drawing import draw_answer
-    from dart_agent.grounding.samples import read_image
 
-    pixels = read_image(image)
-    (final,) = answerer.answer(pixels, [instruction], targets)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draw_answer(pixels, final.answer, final.points, judged=final.judged).save(out)
+    (final,) = answerer.answer(image, [instruction], targets)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draw_answer(image, final.answer, final.points, judged=final.judged).save(out)
+    except OSError as error:
+        raise ConfigError(f"the picture {out} cannot be written: {error}") from None
     lines = [f"({x:.1f}, {y:.1f})" for x, y in final.points] or ["refused"]
     for number, target in enumerate(final.answer.targets, 1):
         regions = ", ".join(f"({r.point[0]:.0f}, {r.point[1]:.0f}) {r.score:.3f}" for r in target.regions[:5])

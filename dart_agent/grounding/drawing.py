@@ -7,6 +7,7 @@ is red and orange, what the verifier said blue, what is right green. Non-goals: 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,25 @@ def draw_answer(
     if not points:
         _label(pen, (4, 4), f"refused ({answer.refusal:.2f})", SAID)
     return drawn
+
+
+def can_save(path: Path) -> bool:
+    """Whether a picture can be written under a name.
+
+    Args:
+        path: The file to write.
+
+    Returns:
+        Whether Pillow writes colour pictures of the format that the name's ending says.
+    """
+    written = Image.registered_extensions().get(path.suffix.lower())
+    if written is None:
+        return False
+    try:
+        Image.new("RGB", (1, 1)).save(BytesIO(), written)
+    except (KeyError, OSError, ValueError):
+        return False
+    return True
 
 
 def draw_targets(image: RgbImage, targets: Sequence[GroundingTarget]) -> Image.Image:

@@ -1,8 +1,8 @@
 """How often a model points at the right place.
 
 Role: `evaluate` asks every sample, judges the answers and draws failures. Rule: all methods are judged on the same samples with the same
-scorer; a verifier or a second look changes the first answer and leaves hit@k to the head alone. Non-goals: reading data and counting
-(`dart_agent.grounding.datasets`).
+scorer; a verifier or a second look changes the first answer and leaves hit@k to the head alone. A sample that cannot be asked is wrong and
+named. Non-goals: reading data and counting (`dart_agent.grounding.datasets`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dart_agent.errors import ConfigError
+from dart_agent.grounding.answers import check_question
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.report import summarize
-from dart_agent.grounding.drawing import contact_sheet, draw_answer, with_caption
+from dart_agent.grounding.drawing import contact_sheet, draw_answer, draw_targets, with_caption
 from dart_agent.grounding.grounder import REFUSE_ABOVE, Grounder, GroundingAnswer
 from dart_agent.grounding.samples import GroundingSample, read_image
 from dart_agent.grounding.scoring import Point, is_hit, is_hit_at
@@ -73,6 +75,9 @@ class Answerer:
 
         Returns:
             One answer per instruction.
+
+        Raises:
+            ConfigError: The image or an instruction cannot be asked (`dart_agent.grounding.answers.check_question`).
         """
         answers = self.grounder.ask(image, instructions, targets)
         return [self._finish(image, asked, answer) for asked, answer in zip(instructions, answers, strict=True)]
@@ -102,6 +107,7 @@ class Evaluation:
         first: Samples with whether the first answer is right.
         among: Samples with whether one of the first k is right.
         pictures: Pictures of failures that were written.
+        not_asked: By name of a sample that cannot be asked: why.
     """
 
     dataset: GroundingDataset
@@ -109,14 +115,16 @@ class Evaluation:
     first: list[tuple[GroundingSample, bool]] = field(default_factory=list)
     among: list[tuple[GroundingSample, bool]] = field(default_factory=list)
     pictures: list[Path] = field(default_factory=list)
+    not_asked: dict[str, str] = field(default_factory=dict)
 
     def summary(self) -> dict[str, Any]:
         """The rates as plain values.
 
         Returns:
-            As `dart_agent.grounding.datasets.report.summarize`.
+            As `dart_agent.grounding.datasets.report.summarize`, and the samples that were not asked where there are some.
         """
-        return summarize(self.dataset, self.first, self.among, self.k)
+        summary = summarize(self.dataset, self.first, self.among, self.k)
+        return summary | ({"not_asked": self.not_asked} if self.not_asked else {})
 
 
 def evaluate(
@@ -127,7 +135,7 @@ def evaluate(
     pictures: Path | None = None,
     most_pictures: int = MOST_PICTURES,
 ) -> Evaluation:
-    """Ask every sample and judge the answers.
+    """Ask every sample and judge the answers; a sample that cannot be asked counts as wrong.
 
     Args:
         answerer: Answers.
@@ -146,21 +154,42 @@ def evaluate(
     for sample in dataset.samples:
         by_image[sample.image, sample.image_wh, max(1, len(sample.targets))].append(sample)
     result = Evaluation(dataset, k)
-    for (name, image_wh, targets), asked in by_image.items():
+    for (name, image_wh, targets), samples in by_image.items():
         image = read_image(dataset.root / name, image_wh)
+        asked: list[GroundingSample] = []
+        found: list[tuple[GroundingSample, FinalAnswer | None]] = []
+        for sample in samples:
+            if _can_be_asked(result, sample):
+                asked.append(sample)
+            else:
+                found.append((sample, None))
         for begin in range(0, len(asked), QUESTIONS_PER_PASS):
             part = asked[begin : begin + QUESTIONS_PER_PASS]
             finals = answerer.answer(image, [sample.instruction for sample in part], targets)
-            for sample, final in zip(part, finals, strict=True):
-                _judge(result, sample, final)
-                if pictures is not None and not result.first[-1][1] and len(result.pictures) < most_pictures:
-                    result.pictures.append(_draw(pictures, image, sample, final))
+            found += zip(part, finals, strict=True)
+        for sample, final in found:
+            _judge(result, sample, final)
+            if pictures is not None and not result.first[-1][1] and len(result.pictures) < most_pictures:
+                result.pictures.append(_draw(pictures, image, sample, final))
     if pictures is not None and result.pictures:
         contact_sheet(result.pictures).save(pictures.with_name(SHEET))
     return result
 
 
-def _judge(result: Evaluation, sample: GroundingSample, final: FinalAnswer) -> None:
+def _can_be_asked(result: Evaluation, sample: GroundingSample) -> bool:
+    try:
+        check_question(sample.image_wh, sample.instruction, len(sample.targets))
+    except ConfigError as error:
+        result.not_asked[sample.sample_id] = str(error)
+        return False
+    return True
+
+
+def _judge(result: Evaluation, sample: GroundingSample, final: FinalAnswer | None) -> None:
+    if final is None:
+        result.first.append((sample, False))
+        result.among.append((sample, False))
+        return
     right = is_hit(sample, final.points)
     result.first.append((sample, right))
     result.among.append(
@@ -168,12 +197,16 @@ def _judge(result: Evaluation, sample: GroundingSample, final: FinalAnswer) -> N
     )
 
 
-def _draw(folder: Path, image: RgbImage, sample: GroundingSample, final: FinalAnswer) -> Path:
+def _draw(folder: Path, image: RgbImage, sample: GroundingSample, final: FinalAnswer | None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (re.sub(r"[^\w.-]+", "_", sample.sample_id) + ".png")
-    picture = draw_answer(image, final.answer, final.points, judged=final.judged, right=sample.targets)
+    if final is None:
+        picture = draw_targets(image, sample.targets)
+    else:
+        picture = draw_answer(image, final.answer, final.points, judged=final.judged, right=sample.targets)
+    points = None if final is None else final.points
     with_caption(picture, f"{sample.sample_id}: {sample.instruction}").save(path)
     wanted = [target.model_dump(mode="json", exclude_defaults=True) for target in sample.targets]
-    told = {"sample": sample.sample_id, "instruction": sample.instruction, "points": final.points, "targets": wanted}
+    told = {"sample": sample.sample_id, "instruction": sample.instruction, "points": points, "targets": wanted}
     path.with_suffix(".json").write_text(json.dumps(told) + "\n", encoding="utf-8")
     return path

@@ -94,6 +94,9 @@ class Grounder:
 
         Returns:
             One answer per instruction.
+
+        Raises:
+            ConfigError: The image or an instruction cannot be asked (`dart_agent.grounding.answers.check_question`).
         """
         import torch
 

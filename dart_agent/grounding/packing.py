@@ -17,7 +17,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from dart_agent.grounding.answers import POINTER_PAD, answer_text
+from dart_agent.errors import ConfigError
+from dart_agent.grounding.answers import IMAGE_PAD, POINTER_PAD, answer_text, check_image, check_instruction
 from dart_agent.grounding.labels import PatchGrid
 from dart_agent.prompts.chat_template import render_chat
 from dart_envs.types import RgbImage
@@ -25,7 +26,6 @@ from dart_envs.types import RgbImage
 NO_LABEL = -100
 KEPT_QUESTIONS = 4096
 KEPT_IMAGE_SIZES = 64
-_IMAGE = "<|image_pad|>"
 
 
 class PromptedModel(Protocol):
@@ -100,6 +100,9 @@ class Question:
 
         Returns:
             The question.
+
+        Raises:
+            ConfigError: No answer has so many points.
         """
         return cls(instruction, answer_text(targets))
 
@@ -111,7 +114,7 @@ class QuestionPacker:
         model: The model; neither its chat template nor its system prompt changes.
 
     Raises:
-        ValueError: The chat template names the task before the image.
+        ConfigError: The chat template names the task before the image.
     """
 
     def __init__(self, model: AskedModel) -> None:
@@ -132,10 +135,13 @@ class QuestionPacker:
             The rows.
 
         Raises:
-            ValueError: An instruction cannot be asked.
+            ConfigError: An image or an instruction cannot be asked.
         """
+        for image in images:
+            check_image((image.shape[1], image.shape[0]))
         processor = self._model.processor.image_processor
-        features = processor(images=list(images), return_tensors="pt")
+        # Said, because the processor takes an image of 1 or 3 rows for one whose channels are first.
+        features = processor(images=list(images), input_data_format="channels_last", return_tensors="pt")
         thw = features["image_grid_thw"]
         grids = tuple(
             PatchGrid.of(grid.tolist(), int(processor.merge_size), (image.shape[1], image.shape[0]))
@@ -197,7 +203,7 @@ class QuestionPacker:
 
     def _encode_image(self, cells: int, size_thw: tuple[int, ...]) -> tuple[list[int], Tensor]:
         """Ids and positions of what comes before the questions about an image of this size."""
-        before, image, shared = (_encode(self._model, text) for text in (self._before, _IMAGE, self._shared))
+        before, image, shared = (_encode(self._model, text) for text in (self._before, IMAGE_PAD, self._shared))
         ids = [*before, *image * cells, *shared]
         return ids, _positions(self._model, ids, torch.tensor(size_thw))
 
@@ -214,7 +220,7 @@ def pack(model: AskedModel, images: Sequence[RgbImage], questions_B: Sequence[Se
         The rows.
 
     Raises:
-        ValueError: The chat template names the task before the image.
+        ConfigError: An image or an instruction cannot be asked, or the chat template names the task before the image.
     """
     return QuestionPacker(model).pack(images, questions_B)
 
@@ -230,10 +236,10 @@ def pointing_ids(model: PromptedModel, instruction: str) -> list[int]:
         Ids with a single image token, as engines take them that expand images themselves.
 
     Raises:
-        ValueError: The instruction or the chat template does not allow the question.
+        ConfigError: The instruction or the chat template does not allow the question.
     """
     before, shared = _prefix(model)
-    texts = (before, _IMAGE, shared, _question_text(model, instruction, before, shared), answer_text(1))
+    texts = (before, IMAGE_PAD, shared, _question_text(model, instruction, before, shared), answer_text(1))
     ids = [token for text in texts for token in _encode(model, text)]
     pad = model.processor.tokenizer.convert_tokens_to_ids(POINTER_PAD)
     return ids[: ids.index(pad) + 1]
@@ -256,17 +262,18 @@ def _label(model: AskedModel, token: int) -> int:
 
 def _prefix(model: PromptedModel) -> tuple[str, str]:
     """The text before the image, and what follows it in every prompt."""
-    before, after = _render(model, "").split(_IMAGE)
+    before, after = _render(model, "").split(IMAGE_PAD)
     end = "<|vision_end|>"
     return before, after[: after.index(end) + len(end)]
 
 
 def _question_text(model: PromptedModel, instruction: str, before: str, shared: str) -> str:
-    if _IMAGE in instruction:
-        raise ValueError(f"an instruction cannot contain {_IMAGE}")
-    begun, after = _render(model, instruction).split(_IMAGE)
+    check_instruction(instruction)
+    begun, after = _render(model, instruction).split(IMAGE_PAD)
     if begun != before:
-        raise ValueError("the chat template names the task before the image, so that questions cannot share an image")
+        raise ConfigError(
+            "the chat template names the task before the image, so that questions cannot share an image: give the model another template"
+        )
     return after.removeprefix(shared).removesuffix("\n")
 
 

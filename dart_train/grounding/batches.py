@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from dart_agent.errors import ConfigError
-from dart_agent.grounding.answers import MAX_TARGETS
+from dart_agent.grounding.answers import check_question
 from dart_agent.grounding.samples import GroundingSample, read_samples
 
 Batch = list[tuple[Path, list[GroundingSample]]]
@@ -27,7 +27,8 @@ class SampleSet:
         files: Files of samples; images lie relative to their folders.
 
     Raises:
-        ConfigError: A file cannot be read, an image is missing, a target lies outside its image, or there is no sample.
+        ConfigError: A file cannot be read, an image is missing, a target lies outside its image, a sample cannot be asked, or there is no
+            sample.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -88,7 +89,7 @@ def _check_trainable(sample: GroundingSample) -> None:
             raise ConfigError(
                 f"the target of grounding sample {sample.sample_id} lies outside its image: correct or remove it"
             )
-    if len(sample.targets) > MAX_TARGETS:
-        raise ConfigError(
-            f"grounding sample {sample.sample_id} has {len(sample.targets)} targets: at most {MAX_TARGETS} can be learnt"
-        )
+    try:
+        check_question(sample.image_wh, sample.instruction, len(sample.targets))
+    except ConfigError as error:
+        raise ConfigError(f"grounding sample {sample.sample_id} cannot be learnt: {error}") from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dart_agent.errors import ContextExceededError, RequestRejected
+from dart_agent.errors import ConfigError, ContextExceededError, RequestRejected
 from dart_agent.grounding.model import head_settings
 from dart_agent.grounding.packing import pointing_ids
 from dart_agent.grounding.serving.asked_head import ASKS, ATTACH, TAKE
@@ -80,7 +80,7 @@ class PointingEngine:
             if tokens + 1 > context:
                 raise ContextExceededError(tokens, 1, context)
             params = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, extra_args={ASKS: name})
-        except (ValueError, VLLMClientError) as error:
+        except (ConfigError, ValueError, VLLMClientError) as error:
             raise RequestRejected(str(error)) from error
         try:
             async for _ in self._llm.generate(rendered, params, name):

@@ -24,7 +24,7 @@ from dart_agent.grounding.forward import QuestionOutput, run_forward  # noqa: E4
 from dart_agent.grounding.grounder import Grounder, GroundingAnswer, TargetAnswer  # noqa: E402
 from dart_agent.grounding.head import ActionHead  # noqa: E402
 from dart_agent.grounding.labels import PatchGrid  # noqa: E402
-from dart_agent.grounding.packing import Question, pack  # noqa: E402
+from dart_agent.grounding.packing import Question, pack, pointing_ids  # noqa: E402
 from dart_agent.grounding.pointing import PointChoice, PointDistribution  # noqa: E402
 from dart_agent.grounding.regions import find_regions, verifier_pool  # noqa: E402
 from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_image, write_samples  # noqa: E402
@@ -276,6 +276,59 @@ def test_images_that_do_not_fit_their_samples_are_named(tmp_path: Path) -> None:
         evaluate(Answerer(FixedGrounder()), dataset(tmp_path, sample("x", None).model_copy(update={"image": "b.png"})))
 
 
+def test_what_cannot_be_asked_is_wrong_and_named(tmp_path: Path) -> None:
+    Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
+    Image.fromarray(screen(402, 2)).save(tmp_path / "long.png")
+    hit = (32, 0, 64, 32)
+    target = GroundingTarget(boxes=(hit,))
+    samples = [
+        sample("hit", hit),
+        sample("pad", hit).model_copy(update={"instruction": "click <|image_pad|>"}),
+        sample("three", hit).model_copy(update={"targets": (target,) * 3}),
+        sample("long", hit).model_copy(update={"image": "long.png", "image_wh": (402, 2)}),
+        sample("none", None).model_copy(update={"instruction": "<|pointer_pad|>"}),
+    ]
+    model = small_model("qwen3_vl", tmp_path)
+    answerers = (Answerer(FixedGrounder(refusal=0.9)), Answerer(Grounder(model)))
+    for answerer in answerers:
+        result = evaluate(answerer, dataset(tmp_path, *samples), pictures=tmp_path / "failures")
+        assert [one.sample_id for one, right in result.first if right] in ([], ["hit"])
+        summary = result.summary()
+        assert summary["samples"] == 5
+        assert {name: reason.split(":")[0] for name, reason in summary["not_asked"].items()} == {
+            "pad": "an instruction cannot contain <|image_pad|>",
+            "three": "an answer has at most 2 targets, not 3",
+            "long": "an image of 402x2 pixels cannot be asked about, because one side is more than 200 times the other",
+            "none": "an instruction cannot contain <|pointer_pad|>",
+        }
+    assert {path.stem for path in result.pictures} >= {"pad", "three", "long", "none"}
+    assert json.loads((tmp_path / "failures" / "three.json").read_text())["points"] is None
+    assert "not_asked" not in evaluate(answerers[0], dataset(tmp_path, samples[0])).summary()
+
+
+def test_questions_that_cannot_be_asked_are_errors_of_the_settings(tmp_path: Path) -> None:
+    model = small_model("qwen2_5_vl", tmp_path)
+    for instruction in ("click <|image_pad|>", "click <|pointer_pad|>"):
+        with pytest.raises(ConfigError, match="cannot contain"):
+            pack(model, [screen()], [[Question.point(instruction)]])
+        with pytest.raises(ConfigError, match="cannot contain"):
+            pointing_ids(model, instruction)
+    with pytest.raises(ConfigError, match="more than 200 times"):
+        pack(model, [screen(2, 401)], [[Question.point("Save")]])
+    with pytest.raises(ConfigError, match="at most 2 targets"):
+        Question.point("Save", targets=3)
+    assert pack(model, [screen(2, 400)], [[Question.point("Save")]]).grids[0].image_wh == (2, 400)
+
+
+@pytest.mark.parametrize("height", [1, 3])
+def test_images_of_few_rows_are_read_as_pictures(height: int, tmp_path: Path) -> None:
+    model = small_model("qwen2_vl", tmp_path)
+    picture = screen(90, height)
+    found = pack(model, [picture], [[Question.point("Save")]])
+    wanted = model.processor.image_processor(images=[Image.fromarray(picture)], return_tensors="pt")
+    assert torch.equal(found.pixel_values, wanted["pixel_values"])
+
+
 def test_pictures_show_attention_point_and_target() -> None:
     image = np.full((64, 128, 3), 255, np.uint8)
     answer = answer_at(1)
@@ -305,9 +358,22 @@ def test_command_draws_and_measures(tmp_path: Path) -> None:
 
 def test_command_says_what_is_wrong(tmp_path: Path) -> None:
     Image.fromarray(screen(32, 32)).save(tmp_path / "a.png")
+    Image.fromarray(screen(2, 402)).save(tmp_path / "long.png")
+    (tmp_path / "folder.png").mkdir()
+    ask = ["ground", str(tmp_path / "a.png")]
+    # There is no model m: what is wrong is said before one is looked for.
     for arguments, sentence in (
         (["ground", str(tmp_path / "no.png"), "x", "--model", "m"], "there is no file"),
-        (["ground", str(tmp_path / "a.png"), "x", "--model", str(tmp_path)], str(tmp_path)),
+        ([*ask, "x", "--model", str(tmp_path)], str(tmp_path)),
+        (
+            [*ask, "x", "--model", "m", "--out", "answer.xyz"],
+            "--out answer.xyz is no name of a picture: let it end with",
+        ),
+        ([*ask, "x", "--model", "m", "--out", "answer"], "--out answer is no name of a picture"),
+        ([*ask, "x", "--model", "m", "--out", "answer.gbr"], "--out answer.gbr is no name of a picture"),
+        ([*ask, "x", "--model", "m", "--out", str(tmp_path / "folder.png")], "is a folder: give the name"),
+        ([*ask, "a <|image_pad|>", "--model", "m"], "an instruction cannot contain <|image_pad|>: leave it out"),
+        (["ground", str(tmp_path / "long.png"), "x", "--model", "m"], "2x402 pixels cannot be asked about"),
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2

@@ -288,6 +288,14 @@ def test_samples_that_cannot_be_learnt_are_named(tmp_path: Path) -> None:
     write_samples(path, [inside, inside.model_copy(update={"image_wh": (64, 64)})])
     with pytest.raises(ConfigError, match="do not agree on its size"):
         SampleSet([path])
+    for changes, reason in (
+        ({"targets": inside.targets * 3}, "at most 2 targets"),
+        ({"instruction": "click <|image_pad|>"}, "cannot contain"),
+        ({"image_wh": (2010, 10)}, "more than 200 times"),
+    ):
+        write_samples(path, [inside.model_copy(update=changes)])
+        with pytest.raises(ConfigError, match=f"grounding sample far cannot be learnt: .*{reason}"):
+            SampleSet([path])
     write_samples(path, [])
     with pytest.raises(ConfigError, match="no grounding sample"):
         SampleSet([path])
