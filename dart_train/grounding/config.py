@@ -18,6 +18,8 @@ from dart_train.objectives.settings import AdvantageKind
 from dart_train.trainer.config import OptimizerSettings
 
 Stage = Literal["head", "all"]
+WHOLE_MODEL_LEARNING_RATE = 5e-6
+"""GUI-Actor's rate of its second stage, which collapses at 1e-4 (microsoft/GUI-Actor, issue 16)."""
 
 
 class SupervisedConfig(StrictModel):
@@ -73,16 +75,13 @@ class VerifierConfig(SupervisedConfig):
     hard_fraction: float = Field(default=0.75, ge=0, le=1)
 
 
-class GroundingConfig(SupervisedConfig):
-    """How a grounding model is trained, and what of it; a start model without a head gets a new one.
+class HeadConfig(SupervisedConfig):
+    """What of a model with an action head is trained; a start model without a head gets a new one.
 
     Attributes:
+        optimizer: AdamW; the learning rate, where it is not given, is 1e-4, and 5e-6 where the whole model is trained.
         stage: head: the head and the embeddings of its tokens, on a frozen backbone. all: everything.
         lora: With stage all: train adapters on the language model instead of its weights.
-        pointer_weight: Weight of the attention's loss.
-        offset_weight: Weight of the loss of the place within a cell.
-        language_weight: Weight of the language model's loss on the answers; None: 0 in stage head and 1 in stage all, as published.
-        soft_labels: Weigh cells by the share that the target covers.
         offset_parts: Parts per side of a cell, of a new head.
         dropout: Dropout of the head.
         system: System prompt, of a new head.
@@ -90,10 +89,6 @@ class GroundingConfig(SupervisedConfig):
 
     stage: Stage = "head"
     lora: LoraSettings | None = None
-    pointer_weight: float = Field(default=1.0, ge=0)
-    offset_weight: float = Field(default=0.1, ge=0)
-    language_weight: float | None = Field(default=None, ge=0)
-    soft_labels: bool = False
     offset_parts: int = Field(default=4, ge=1, le=16)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     system: str = ""
@@ -104,6 +99,30 @@ class GroundingConfig(SupervisedConfig):
             raise ValueError("lora and freeze_vision are for stage all: stage head freezes the whole backbone")
         return self
 
+    @model_validator(mode="after")
+    def _choose_learning_rate(self) -> Self:
+        given = "optimizer" in self.model_fields_set and "learning_rate" in self.optimizer.model_fields_set
+        if self.stage == "all" and self.lora is None and not given:
+            optimizer = self.optimizer.model_copy(update={"learning_rate": WHOLE_MODEL_LEARNING_RATE})
+            object.__setattr__(self, "optimizer", optimizer)  # the model is frozen, and this is its default
+        return self
+
+
+class GroundingConfig(HeadConfig):
+    """How a grounding model learns from labels.
+
+    Attributes:
+        pointer_weight: Weight of the attention's loss.
+        offset_weight: Weight of the loss of the place within a cell.
+        language_weight: Weight of the language model's loss on the answers; None: 0 in stage head and 1 in stage all, as published.
+        soft_labels: Weigh cells by the share that the target covers.
+    """
+
+    pointer_weight: float = Field(default=1.0, ge=0)
+    offset_weight: float = Field(default=0.1, ge=0)
+    language_weight: float | None = Field(default=None, ge=0)
+    soft_labels: bool = False
+
     @property
     def lm_weight(self) -> float:
         """Weight of the language model's loss."""
@@ -112,7 +131,7 @@ class GroundingConfig(SupervisedConfig):
         return 0.0 if self.stage == "head" else 1.0
 
 
-class PointRewardConfig(GroundingConfig):
+class PointRewardConfig(HeadConfig):
     """How a model that points is trained by reward.
 
     Attributes:

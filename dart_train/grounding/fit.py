@@ -1,7 +1,7 @@
 """The training of a grounding model: its losses, and what each stage trains.
 
-Role: `train_grounding(config)` trains and writes a model. Rule: stage `head` leaves every other weight bit for bit. Non-goals: the loop
-(`dart_train.grounding.supervised`), evaluation (`dart-agent ground eval`).
+Role: `train_grounding(config)` trains and writes a model; `HeadTrainer` is what every training of a head has in common. Rule: stage `head`
+leaves every other weight bit for bit. Non-goals: the loop (`dart_train.grounding.supervised`), evaluation (`dart-agent ground eval`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import ADDED_TOKENS
@@ -20,7 +20,7 @@ from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.grounding.batches import Batch, SampleSet
-from dart_train.grounding.config import GroundingConfig
+from dart_train.grounding.config import GroundingConfig, HeadConfig
 from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_training
 from dart_train.model.adapters import AdaptedModel, attach_adapter
 from dart_train.model.cpu_vision import optimize_vision_for_cpu
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from dart_agent.grounding.forward import ForwardOutput
     from dart_agent.grounding.packing import PackedQuestions
+
+Settings = TypeVar("Settings", bound=HeadConfig)
 
 
 def train_grounding(
@@ -64,7 +66,7 @@ def train_grounding(
     return trainer.model
 
 
-def load_start_model(config: GroundingConfig) -> GroundingModel:
+def load_start_model(config: HeadConfig) -> GroundingModel:
     """Load what the training starts from; a model without a head gets a new one.
 
     Args:
@@ -89,8 +91,8 @@ def load_start_model(config: GroundingConfig) -> GroundingModel:
     )
 
 
-class GroundingTrainer(SupervisedTrainer):
-    """A model with its optimiser.
+class HeadTrainer(SupervisedTrainer, Generic[Settings]):
+    """A model with a head and its optimiser, whatever it learns from.
 
     Args:
         config: The configuration.
@@ -98,7 +100,7 @@ class GroundingTrainer(SupervisedTrainer):
         model: The model; it is set up for training in place.
     """
 
-    def __init__(self, config: GroundingConfig, samples: SampleSet, model: GroundingModel) -> None:
+    def __init__(self, config: Settings, samples: SampleSet, model: GroundingModel) -> None:
         import torch
 
         from dart_agent.grounding.packing import QuestionPacker
@@ -140,6 +142,40 @@ class GroundingTrainer(SupervisedTrainer):
         packed = self._packer.pack(images, asked)
         return batch, packed, run_forward(self.model, packed)
 
+    def save(self, directory: Path) -> None:
+        """Write the model, adapters merged; see `SupervisedTrainer.save`."""
+        self.model.save(directory, None if self._adapted is None else self._adapted.merged_state())
+
+    def _choose_trained(self) -> None:
+        backbone, config = self.model.backbone, self.config
+        self.model.head.requires_grad_(True)
+        if config.stage == "all" and config.lora is None:
+            backbone.requires_grad_(True)
+        elif config.lora is not None:
+            self._adapted = attach_adapter(LoadedModel(backbone, self.model.processor), config.lora)
+        else:
+            backbone.requires_grad_(False)
+        if config.stage == "all" and config.freeze_vision:
+            backbone.model.visual.requires_grad_(False)
+        if config.stage == "head" or config.lora is not None:
+            self._train_new_rows()
+
+    def _train_new_rows(self) -> None:
+        """Train the embeddings of the added tokens alone: the gradient of every other row is 0, and weight decay is not for them."""
+        import torch
+
+        weight = self.model.backbone.get_input_embeddings().weight
+        weight.requires_grad_(True)
+        added = torch.tensor(self.model.tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)), device=weight.device)
+        mask_V1 = torch.zeros(weight.shape[0], 1, device=weight.device, dtype=weight.dtype)
+        mask_V1[added] = 1.0
+        weight.register_hook(lambda gradient: gradient * mask_V1)
+        self._masked = weight
+
+
+class GroundingTrainer(HeadTrainer[GroundingConfig]):
+    """A model with a head and its optimiser, which learns from labels."""
+
     def losses(self, number: int) -> dict[str, Tensor]:
         """The losses of pointer, offset and language; see `SupervisedTrainer.losses`."""
         import torch
@@ -178,33 +214,3 @@ class GroundingTrainer(SupervisedTrainer):
             + config.offset_weight * losses["offset_loss"]
             + config.lm_weight * losses["language_loss"]
         )
-
-    def save(self, directory: Path) -> None:
-        """Write the model, adapters merged; see `SupervisedTrainer.save`."""
-        self.model.save(directory, None if self._adapted is None else self._adapted.merged_state())
-
-    def _choose_trained(self) -> None:
-        backbone, config = self.model.backbone, self.config
-        self.model.head.requires_grad_(True)
-        if config.stage == "all" and config.lora is None:
-            backbone.requires_grad_(True)
-        elif config.lora is not None:
-            self._adapted = attach_adapter(LoadedModel(backbone, self.model.processor), config.lora)
-        else:
-            backbone.requires_grad_(False)
-        if config.stage == "all" and config.freeze_vision:
-            backbone.model.visual.requires_grad_(False)
-        if config.stage == "head" or config.lora is not None:
-            self._train_new_rows()
-
-    def _train_new_rows(self) -> None:
-        """Train the embeddings of the added tokens alone: the gradient of every other row is 0, and weight decay is not for them."""
-        import torch
-
-        weight = self.model.backbone.get_input_embeddings().weight
-        weight.requires_grad_(True)
-        added = torch.tensor(self.model.tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)), device=weight.device)
-        mask_V1 = torch.zeros(weight.shape[0], 1, device=weight.device, dtype=weight.dtype)
-        mask_V1[added] = 1.0
-        weight.register_hook(lambda gradient: gradient * mask_V1)
-        self._masked = weight

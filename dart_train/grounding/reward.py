@@ -16,7 +16,7 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import PointRewardConfig
-from dart_train.grounding.fit import GroundingTrainer, load_start_model
+from dart_train.grounding.fit import HeadTrainer, load_start_model
 from dart_train.grounding.supervised import Progress, run_training
 from dart_train.objectives.advantages import group_advantages
 
@@ -46,7 +46,7 @@ def train_by_reward(
     run_training(trainer_of, config, "grounding_reward", on_progress, clock)
 
 
-class PointRewardTrainer(GroundingTrainer):
+class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
     """A model with its optimiser, trained by reward.
 
     Args:
@@ -54,8 +54,6 @@ class PointRewardTrainer(GroundingTrainer):
         samples: What is asked.
         model: The model; it is set up for training in place.
     """
-
-    config: PointRewardConfig
 
     def losses(self, number: int) -> dict[str, Tensor]:
         """The policy's loss, the entropy and the mean reward; see `SupervisedTrainer.losses`."""

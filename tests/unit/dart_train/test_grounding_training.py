@@ -25,7 +25,7 @@ from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_
 from dart_train.grounding.__main__ import main  # noqa: E402
 from dart_train.grounding.batches import SampleSet  # noqa: E402
 from dart_train.grounding.config import GroundingConfig  # noqa: E402
-from dart_train.grounding.fit import train_grounding  # noqa: E402
+from dart_train.grounding.fit import GroundingTrainer, load_start_model, train_grounding  # noqa: E402
 from dart_train.grounding.losses import attention_loss, mean_loss, offset_divergences, offset_loss  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 
@@ -182,7 +182,10 @@ def test_stage_head_trains_head_and_new_rows_only(tmp_path: Path) -> None:
 
 def test_stage_all_trains_everything(tmp_path: Path) -> None:
     train_grounding(config(tmp_path, updates=1, optimizer={"learning_rate": 0.0}))
-    train_grounding(config(tmp_path, name="after", start_model=str(tmp_path / "model"), stage="all"))
+    settings = {"learning_rate": 1e-4}
+    train_grounding(
+        config(tmp_path, name="after", start_model=str(tmp_path / "model"), stage="all", optimizer=settings)
+    )
     names = changed(tmp_path, "after", "model")
     assert any("visual" in name for name in names)
     assert any("lm_head" in name for name in names)
@@ -239,12 +242,29 @@ def test_the_seed_decides_also_about_adapters(tmp_path: Path) -> None:
 def test_a_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     first = config(tmp_path)
     train_grounding(first)
-    for changes, named in (({"stage": "all"}, "stage"), ({"start_model": str(tmp_path / "model")}, "start_model")):
+    whole = {"stage": "all", "optimizer": first.optimizer}
+    for changes, named in ((whole, "stage"), ({"start_model": str(tmp_path / "model")}, "start_model")):
         with pytest.raises(ConfigError, match=rf"states of another training \({named} differ\)"):
             train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, **changes))
     (tmp_path / "data" / "samples.jsonl").write_text((tmp_path / "data" / "samples.jsonl").read_text() * 2)
     with pytest.raises(ConfigError, match=r"\(samples differ\)"):
         train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints))
+
+
+def test_a_whole_model_learns_slowly_unless_told_otherwise(tmp_path: Path) -> None:
+    """GUI-Actor: 1e-4 for the head, 5e-6 for everything, where 1e-4 collapses."""
+    default = config(tmp_path).optimizer
+    assert (default.learning_rate, default.lr_schedule) == (1e-4, "cosine")
+    assert config(tmp_path, stage="all").optimizer == default.model_copy(update={"learning_rate": 5e-6})
+    assert config(tmp_path, stage="all", lora={"rank": 2}).optimizer == default
+    assert config(tmp_path, stage="all", optimizer={"lr_warmup_updates": 3}).optimizer.learning_rate == 5e-6
+    assert config(tmp_path, stage="all", optimizer={"learning_rate": 1e-4}).optimizer.learning_rate == 1e-4
+    for chosen in (config(tmp_path, stage="all"), config(tmp_path, stage="all", optimizer={"learning_rate": 1e-4})):
+        assert GroundingConfig.model_validate_json(chosen.model_dump_json()) == chosen
+    whole = config(tmp_path, stage="all")
+    trainer = GroundingTrainer(whole, SampleSet(whole.samples), load_start_model(whole))
+    trainer.update(29)  # the warm-up is over
+    assert {group["lr"] for group in trainer.optimizer.param_groups} == {5e-6}
 
 
 @pytest.mark.slow

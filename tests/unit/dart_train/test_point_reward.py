@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from dart_train.grounding.fit import load_start_model  # noqa: E402
 from dart_train.grounding.reward import PointRewardTrainer, train_by_reward  # noqa: E402
 from tests.unit.dart_train.test_grounding_training import config as supervised  # noqa: E402
 
+OF_LABELS = ("pointer_weight", "offset_weight", "language_weight", "soft_labels")
+"""What is for learning from labels alone."""
+
 
 def make_config(folder: Path, **changes: Any) -> PointRewardConfig:
-    content = supervised(folder).model_dump(exclude={"dropout"})
+    content = supervised(folder).model_dump(exclude={"dropout", *OF_LABELS})
     return PointRewardConfig.model_validate(content | {"stage": "all"} | changes)
 
 
@@ -67,3 +71,12 @@ def test_the_process_trains_by_reward_without_dropout(tmp_path: Path, capsys: py
     path.write_text(settings.model_dump_json().replace('"dropout":0.0', '"dropout":0.1'))
     assert main(["--reward", "--config", str(path)]) == 2
     assert "dropout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", OF_LABELS)
+def test_settings_of_labels_are_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = json.loads(make_config(tmp_path).model_dump_json())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(settings | {key: supervised(tmp_path).model_dump()[key]}))
+    assert main(["--reward", "--config", str(path)]) == 2
+    assert f"unknown key `{key}`" in capsys.readouterr().err
