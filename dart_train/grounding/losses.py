@@ -110,7 +110,7 @@ def language_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) ->
     labels_BT = packed.labels_BT[:, 1:].to(hidden_BTD.device)
     learnt_BT = labels_BT != NO_LABEL
     logits_NV = backbone.lm_head(hidden_BTD[:, :-1][learnt_BT])
-    return F.cross_entropy(logits_NV.float(), labels_BT[learnt_BT])
+    return F.cross_entropy(_at_least_float32(logits_NV), labels_BT[learnt_BT])
 
 
 def judgement_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) -> Tensor:
@@ -127,7 +127,7 @@ def judgement_loss(backbone: Any, hidden_BTD: Tensor, packed: PackedQuestions) -
     rows = torch.arange(len(hidden_BTD), device=hidden_BTD.device)
     at = torch.tensor([position for (position,) in packed.decisions], device=hidden_BTD.device)
     words_B = packed.labels_BT.to(hidden_BTD.device)[rows, at + 1]
-    return F.cross_entropy(backbone.lm_head(hidden_BTD[rows, at]).float(), words_B)
+    return F.cross_entropy(_at_least_float32(backbone.lm_head(hidden_BTD[rows, at])), words_B)
 
 
 def mean_loss(losses: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -141,3 +141,7 @@ def mean_loss(losses: Sequence[Tensor], like: Tensor) -> Tensor:
         A scalar.
     """
     return torch.stack(list(losses)).mean() if losses else 0.0 * like.sum()
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -30,6 +30,12 @@ def screen(width: int = 96, height: int = 64, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
 
 
+def relative_error(found: Any, wanted: Any) -> float:
+    """The greatest difference of two tensors, as a share of the greatest value that is wanted."""
+    assert found.shape == wanted.shape
+    return float((found - wanted).detach().abs().max() / wanted.detach().abs().max())
+
+
 def _qwen3(directory: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 

@@ -20,11 +20,13 @@ from dart_agent.grounding.head import HEADS, ActionHead  # noqa: E402
 from dart_agent.grounding.model import HEAD_PREFIX, SETTINGS_KEY, load_grounding_model  # noqa: E402
 from dart_agent.grounding.packing import NO_LABEL, Question, QuestionPacker, pack  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
-from tests.unit.dart_agent.grounding_models import FAMILIES, screen, small_model  # noqa: E402
+from tests.unit.dart_agent.grounding_models import FAMILIES, relative_error, screen, small_model  # noqa: E402
 
 
-def reference_logits(head: ActionHead, visual: torch.Tensor, pointers: torch.Tensor) -> torch.Tensor:
-    """GUI-Actor's equations 2 to 4, written out head by head."""
+def reference_logits(
+    head: ActionHead, visual: torch.Tensor, pointers: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """GUI-Actor's equations 2 to 4, written out head by head: logits [K, M], with context [M, D] and queries [K, D]."""
     width = visual.shape[1] // HEADS
     weight, bias = head.self_attention.in_proj_weight, head.self_attention.in_proj_bias
     query, key, value = (visual @ weight.T + bias).chunk(3, dim=1)
@@ -46,7 +48,21 @@ def reference_logits(head: ActionHead, visual: torch.Tensor, pointers: torch.Ten
         return inner @ layers[2].weight.T + layers[2].bias
 
     keys, queries = project(head.projection_enc, context), project(head.projection_dec, pointers)
-    return queries @ keys.T / math.sqrt(visual.shape[1])
+    return queries @ keys.T / math.sqrt(visual.shape[1]), context, queries
+
+
+def reference_offset_logits(head: ActionHead, context: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """o = (W_p v~ + b_p) . W_q q / sqrt(R), for one pointer, cell and part after the other; [K, M, P]."""
+    assert head.offset is not None
+    wanted, (width, _) = [], head.offset.query.weight.shape
+    for query in queries:
+        narrow = head.offset.query.weight @ query
+        for cell in context:
+            for part in range(head.offset_parts**2):
+                rows = slice(part * width, (part + 1) * width)
+                key = head.offset.key.weight[rows] @ cell + head.offset.key.bias[rows]
+                wanted.append((key * narrow).sum() / math.sqrt(width))
+    return torch.stack(wanted).reshape(len(queries), len(context), head.offset_parts**2)
 
 
 def test_head_and_gradients_equal_the_reference_in_float64() -> None:
@@ -56,13 +72,34 @@ def test_head_and_gradients_equal_the_reference_in_float64() -> None:
     pointers = torch.randn(2, 32, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(2, 12, dtype=torch.float64)
     leaves = [visual, pointers, *(p for name, p in head.named_parameters())]
-    ours, theirs = head(visual, pointers), reference_logits(head, visual, pointers)
+    ours, theirs = head(visual, pointers), reference_logits(head, visual, pointers)[0]
     assert torch.allclose(ours, theirs, atol=1e-12)
     found = torch.autograd.grad((ours.log_softmax(1) * weights).sum(), leaves)
     wanted = torch.autograd.grad((theirs.log_softmax(1) * weights).sum(), leaves)
     for one, other in zip(found, wanted, strict=True):
         assert torch.allclose(one, other, atol=1e-10)
     assert max(float(gradient.abs().max()) for gradient in found) > 0.1
+
+
+def test_head_with_offsets_and_its_gradients_equal_the_reference_in_float64() -> None:
+    torch.manual_seed(3)
+    head = ActionHead(32, offset_parts=3).double().eval()
+    assert head.offset is not None
+    for parameter in head.offset.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    visual = torch.randn(6, 32, dtype=torch.float64, requires_grad=True)
+    pointers = torch.randn(2, 32, dtype=torch.float64, requires_grad=True)
+    cells, parts = torch.randn(2, 6, dtype=torch.float64), torch.randn(2, 6, 9, dtype=torch.float64)
+    leaves = [visual, pointers, *head.parameters()]
+    context = head.context(visual)
+    ours = head.attend(context, pointers), head.all_offset_logits(context, pointers)
+    logits, context, queries = reference_logits(head, visual, pointers)
+    theirs = logits, reference_offset_logits(head, context, queries)
+    for one, other in zip(ours, theirs, strict=True):
+        assert relative_error(one, other) <= 1e-12
+    found, wanted = (torch.autograd.grad((a * cells).sum() + (o * parts).sum(), leaves) for a, o in (ours, theirs))
+    assert all(relative_error(one, other) <= 1e-10 for one, other in zip(found, wanted, strict=True))
+    assert all(float(gradient.abs().max()) > 1e-3 for gradient in wanted)
 
 
 def test_head_has_as_many_parameters_as_published() -> None:
