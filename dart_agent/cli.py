@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import tempfile
@@ -23,10 +24,12 @@ from dart_agent.errors import AgentError, ConfigError
 from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.explore.commands import explore_app
 from dart_agent.ground_cli import ground_app
+from dart_agent.grounding.commands import AUTO, torch_device
 from dart_agent.strict_model import format_validation_error
 from dart_server.wire.extras import show_version
 
 if TYPE_CHECKING:
+    from dart_agent.grounding.acting.settings import PointerSettings
     from dart_agent.inference.config import InferenceConfig
     from dart_agent.rollouts.local import RolloutPlan
     from dart_agent.types import Trajectory
@@ -174,10 +177,20 @@ def rollout(
             "workers: the head of the served model itself"
         ),
     ] = None,
+    pointer_device: Annotated[
+        str | None,
+        typer.Option(
+            help="torch device of --pointer MODEL, such as cuda:1; auto, the default: a GPU where there is one, "
+            "and the CPU beside a served --model, which takes the memory of the GPU"
+        ),
+    ] = None,
+    pointer_threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of --pointer MODEL; default: 1")
+    ] = None,
 ) -> None:
     """Play episodes of TASKS and print one line per episode."""
     from dart_agent.component_process import run_until_signal
-    from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
+    from dart_agent.grounding.acting.settings import WORKERS
     from dart_agent.grounding.model import has_head
     from dart_agent.inference.checkpoint_files import resolve_checkpoint
     from dart_agent.rollouts.local import RolloutPlan, run_rollouts
@@ -208,7 +221,7 @@ def rollout(
             image=desktop.image,
             farm_url=farm_url,
             endpoint=endpoint,
-            pointer=None if pointer is None else PointerSettings(model=pointer),
+            pointer=_pointer(pointer, pointer_device, pointer_threads),
         )
         plan.check()
         if pointer == WORKERS and model is not None and not has_head(resolve_checkpoint(model)):
@@ -216,7 +229,23 @@ def rollout(
         settings = None
         if model is not None and policy in (PolicyOption.VLLM, PolicyOption.BLANK):
             settings = _settings_for(plan, model, dtype)
+        if plan.pointer is not None and pointer != WORKERS:
+            device = _pointer_device(pointer_device or AUTO, beside_worker=settings is not None)
+            plan = dataclasses.replace(plan, pointer=plan.pointer.model_copy(update={"device": device}))
         raise typer.Exit(asyncio.run(run_until_signal(_rollout(plan, settings, addresses, run_rollouts))))
+
+
+def _pointer(model: str | None, device: str | None, threads: int | None) -> PointerSettings | None:
+    """The head of the policy, still without its device; None: it has none."""
+    from dart_agent.grounding.acting.settings import WORKERS, PointerSettings
+
+    if model in (None, WORKERS) and (device is not None or threads is not None):
+        raise ConfigError("--pointer-device and --pointer-threads are for --pointer MODEL")
+    return None if model is None else PointerSettings(model=model, threads=threads or 1)
+
+
+def _pointer_device(name: str, *, beside_worker: bool) -> str:
+    return "cpu" if name == AUTO and beside_worker else torch_device(name, "--pointer-device")
 
 
 async def _rollout(plan: Any, settings: Any, addresses: Path | None, run_rollouts: Any) -> None:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.grounding.answers import MAX_TARGETS
-from dart_agent.grounding.commands import RegionScoreOption
+from dart_agent.grounding.commands import AUTO, RegionScoreOption
 from dart_agent.grounding.datasets.formats import ReadableFormat, WritableFormat
 
 POINT = "point"
@@ -60,7 +60,7 @@ def point(
     zoom: Zoom = None,
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
-    device: Device = "auto",
+    device: Device = AUTO,
 ) -> None:
     """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
     from dart_agent.grounding.commands import draw, make_answerer, read_question
@@ -86,7 +86,7 @@ def evaluate(
     zoom: Zoom = None,
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
-    device: Device = "auto",
+    device: Device = AUTO,
 ) -> None:
     """Measure hit@1 and hit@k on DATA by type, size and application, print them as JSON, and draw failures."""
     from dart_agent.grounding.commands import make_answerer, measure, open_dataset

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from dart_envs.types import RgbImage
 
 
+AUTO = "auto"
+"""In the place of a device: a GPU where torch finds one, else the CPU."""
+
+
 class RegionScoreOption(StrEnum):
     """How regions of attention are scored."""
 
@@ -37,7 +41,7 @@ def make_answerer(
     zoom: float | None,
     score: RegionScoreOption,
     refuse: bool,
-    device: str = "auto",
+    device: str = AUTO,
 ) -> Answerer:
     """Load what answers.
 
@@ -83,7 +87,7 @@ def torch_device(name: str, option: str = "--device") -> str:
 
     from dart_agent.errors import ConfigError
 
-    if name == "auto":
+    if name == AUTO:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)

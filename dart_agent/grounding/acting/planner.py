@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ContextExceededError
 from dart_agent.grounding.acting.pointer import request_seed
-from dart_agent.grounding.acting.settings import MAX_CONTEXT
 from dart_agent.grounding.model import GroundingModel
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import prompt_ids
@@ -36,13 +35,14 @@ class TransformersPlanner:
     Args:
         model: The model, in evaluation mode.
         version: Policy version of its weights.
-        max_context: Most tokens of prompt and answer together.
+        max_context: Most tokens of prompt and answer together; None: as many as the model has positions.
     """
 
-    def __init__(self, model: GroundingModel, version: int = 0, max_context: int = MAX_CONTEXT) -> None:
+    def __init__(self, model: GroundingModel, version: int = 0, max_context: int | None = None) -> None:
         self._model = model
         self._version = version
-        self._max_context = max_context
+        positions = int(model.backbone.config.text_config.max_position_embeddings)
+        self._max_context = positions if max_context is None else max_context
         self._one_at_a_time = threading.Lock()
 
     async def complete(self, request: PolicyRequest) -> Completion:

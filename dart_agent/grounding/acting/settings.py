@@ -13,9 +13,6 @@ from dart_agent.strict_model import StrictModel
 
 PLANNERS = ("transformers", "vllm", "endpoint")
 """Kinds of policies that can describe targets."""
-MAX_CONTEXT = 4096
-
-
 WORKERS = "workers"
 """In the place of a model: the head of the inference workers' own model."""
 
@@ -29,7 +26,7 @@ class PointerSettings(StrictModel):
         device: Name of the torch device.
         version: Policy version of its weights.
         threads: CPU threads of torch.
-        max_context: Most tokens of a prompt and its answer (policy `transformers`).
+        max_context: Most tokens of a prompt and its answer (policy `transformers`); None: as many as the model's config.json allows.
         follow: Whether every version that is published is loaded while the worker runs (policy `transformers`).
         served: File that says which version acts; None: there is none.
     """
@@ -38,7 +35,7 @@ class PointerSettings(StrictModel):
     device: str = "cpu"
     version: int = Field(default=0, ge=0)
     threads: int = Field(default=1, ge=1)
-    max_context: int = Field(default=MAX_CONTEXT, ge=64)
+    max_context: int | None = Field(default=None, ge=64)
     follow: bool = False
     served: Path | None = None
 

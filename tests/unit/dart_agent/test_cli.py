@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from dart_agent.cli import app
+from dart_agent.cli import _pointer_device, app
 from dart_agent.rollouts.annotated_screens import AnnotatedScreenWriter
 from dart_agent.rollouts.episode import ObservedStep
 from dart_agent.rollouts.local import RolloutPlan
@@ -67,6 +67,10 @@ ENDPOINT = [
             "there is no folder /nosuch",
         ),
         (["rollout", "basics/press_button/0001", "--resolution", "640"], "WIDTHxHEIGHT"),
+        (["rollout", "basics/press_button/0001", "--pointer-device", "cpu"], "are for --pointer MODEL"),
+        ([*ENDPOINT, "--pointer", "workers", "--pointer-threads", "2"], "are for --pointer MODEL"),
+        ([*ENDPOINT, "--pointer", "m", "--pointer-device", "nosuch"], "--pointer-device nosuch cannot be used"),
+        (["rollout", "basics/press_button/0001", "--pointer", "m"], "policy oracle describes no targets"),
         (["rollout", "basics/press_button/0001", "--resolution", "16x9"], "64×64"),
         (["serve", "/nosuch"], "there is no folder /nosuch"),
     ],
@@ -91,6 +95,41 @@ def test_a_family_is_expanded_and_played_on_its_own_screen(monkeypatch: pytest.M
     assert len(plans[0].tasks) > 1
     assert {task.rpartition("/")[0] for task in plans[0].tasks} == {"office/calc_enter"}
     assert (plans[0].image, plans[0].resolution, plans[0].font_size) == ("desktop", (1920, 1080), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "gpu", "wanted"),
+    [
+        ([], False, ("cpu", 1)),
+        ([], True, ("cuda", 1)),
+        (["--pointer-device", "auto", "--pointer-threads", "3"], True, ("cuda", 3)),
+        (["--pointer-device", "cpu"], True, ("cpu", 1)),
+    ],
+)
+def test_device_and_threads_of_the_pointer_are_chosen(
+    options: list[str], gpu: bool, wanted: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    plans: list[RolloutPlan] = []
+
+    async def record(plan: RolloutPlan, _places: object, _ended: object) -> dict[str, str]:
+        plans.append(plan)
+        return {}
+
+    monkeypatch.setattr("dart_agent.rollouts.local.run_rollouts", record)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    result = CliRunner().invoke(app, [*ENDPOINT, "--pointer", "models/pointer", *options])
+    assert result.exit_code == 0, result.output
+    (plan,) = plans
+    assert plan.pointer is not None
+    assert (plan.pointer.model, plan.pointer.device, plan.pointer.threads) == ("models/pointer", *wanted)
+
+
+def test_the_pointer_leaves_the_gpu_to_a_worker_that_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert _pointer_device("auto", beside_worker=True) == "cpu"
+    assert _pointer_device("auto", beside_worker=False) == "cuda"
 
 
 async def test_a_rollout_that_never_begins_is_given_up_after_a_few_tries() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from dart_agent.data_client.payloads import StepPayload, StreamStepPayload  # noqa: E402
 from dart_agent.data_client.token_stream import StreamReader  # noqa: E402
+from dart_agent.errors import ContextExceededError  # noqa: E402
 from dart_agent.grounding.acting.planner import TransformersPlanner, draw_token  # noqa: E402
 from dart_agent.grounding.acting.pointer import Pointer  # noqa: E402
 from dart_agent.grounding.acting.policy import GroundedPolicy  # noqa: E402
@@ -147,6 +149,22 @@ async def test_the_backbone_plans_with_the_log_probs_of_its_distribution(tmp_pat
         messages, (screen(),), SamplingParams(max_tokens=2), "roll.1", prefix_ids_P=held, prefix_messages=2
     )
     assert (await planner.complete(following)).prompt_ids_P[: len(held)] == held
+
+
+async def test_the_context_of_the_backbone_is_that_of_its_config(tmp_path: Path) -> None:
+    model = small_model("qwen2_5_vl", tmp_path)
+    prompt = len((await TransformersPlanner(model).complete(request())).prompt_ids_P)
+    longest = prompt + request().sampling.max_tokens
+    model.backbone.config.text_config.max_position_embeddings = longest
+    await TransformersPlanner(model).complete(request())
+    model.backbone.config.text_config.max_position_embeddings = longest - 1
+    with pytest.raises(ContextExceededError, match=f"the context is {longest - 1} tokens"):
+        await TransformersPlanner(model).complete(request())
+    await TransformersPlanner(model, max_context=longest).complete(request())
+    with pytest.raises(ContextExceededError, match="the context is 64 tokens"):
+        await TransformersPlanner(model, max_context=64).complete(
+            dataclasses.replace(request(), sampling=SamplingParams(max_tokens=64))
+        )
 
 
 def test_top_p_leaves_out_the_rest_and_renormalises() -> None:
