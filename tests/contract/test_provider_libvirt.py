@@ -190,6 +190,29 @@ async def test_a_machine_that_ends_itself_is_its_own_fault_and_comes_back(libvir
     assert await case.get("d1") == "kept"
 
 
+async def test_a_machine_that_ends_between_the_look_and_the_restore_comes_back(
+    libvirt_case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = libvirt_case
+    await case.ready("d1")
+    await case.put("d1", "kept")
+    await case.provider.snapshot("d1", "s1")
+    await case.kill("d1")
+
+    async def ended() -> bool:
+        return (await case.provider.health("d1")).alive is False
+
+    await eventually(ended, 30.0)
+
+    async def seen_running(_desktop_id: str) -> str:
+        monkeypatch.undo()
+        return "running"
+
+    monkeypatch.setattr(case.provider, "_state", seen_running)
+    await case.provider.restore("d1", "s1")
+    assert await case.get("d1") == "kept"
+
+
 async def test_osworlds_door_has_no_control_behind_it(libvirt_case: Case) -> None:
     case = libvirt_case
     await case.ready("d1")

@@ -264,11 +264,14 @@ class LibvirtProvider:
         volume = self._volumes.find(desktop_id)
         load = f"loadvm {TAG}{snapshot_id}"
         if volume is not None and snapshot_id in volume.saved and await self._state(desktop_id) is not None:
-            async with self._writing[volume.path]:
-                await self._vm(desktop_id, volume).drop_connections()
-                await self._engine.monitor(self._name(desktop_id), load)
-                await asyncio.to_thread(self._volumes.attach, volume, desktop_id, snapshot_id)
-            return volume
+            with suppress(
+                DesktopGone
+            ):  # it ended since it was looked at: the snapshot is there, and another machine takes it
+                async with self._writing[volume.path]:
+                    await self._vm(desktop_id, volume).drop_connections()
+                    await self._engine.monitor(self._name(desktop_id), load)
+                    await asyncio.to_thread(self._volumes.attach, volume, desktop_id, snapshot_id)
+                return volume
         await self.destroy(desktop_id)
         volume = await self._volume_with(snapshot_id, desktop_id)
         async with self._writing[volume.path]:
