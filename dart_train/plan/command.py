@@ -18,7 +18,7 @@ from dart_train.config import Recipe
 from dart_train.model.device import ComputeDevice, matrix_tflops
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
 from dart_train.plan.latencies import Assumptions, has_gpus
-from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, trainer_memory
+from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, loading_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
 from dart_train.plan.verdict import HostResources, find_problems, memory_of, trainer_room
 from dart_train.run.preflight import available_memory_bytes
@@ -90,6 +90,7 @@ def run_plan(
             "assumptions": assumed.model_dump(),
             "policy": asdict(size) | {"parameters": {**asdict(size.parameters), "linear": len(size.parameters.linear)}},
             "trainer_bytes": asdict(trainer) | {"total": trainer.total},
+            "trainer_loading_host_bytes": loading_memory(recipe, size),
             "engine_bytes": asdict(engine),
             "disk": asdict(disk),
             "time": asdict(time),
@@ -130,6 +131,8 @@ def _print(
     for name, value in asdict(trainer).items():
         table.add_row(TRAINER_ROWS[name], f"{value / GIB:.1f}")
     table.add_row("all", f"{trainer.total / GIB:.1f}", style="bold")
+    if not host.trains_on_cpu(recipe):
+        table.add_row("host memory of all processes while they load", f"{loading_memory(recipe, size) / GIB:.1f}")
     console.print(table)
     longest = size.prompt_tokens(recipe.tasks.max_steps - 1) + recipe.rollout.max_tokens
     table = _table(

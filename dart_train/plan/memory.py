@@ -98,22 +98,49 @@ def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
         The bytes.
     """
     train, ranks = recipe.train, recipe.train.processes
-    half = train.dtype == "bfloat16" or (train.dtype == "auto" and train.device == "cuda")
-    compute = BFLOAT16 if half else FLOAT32
+    compute = _compute_bytes(recipe)
     trained = trained_parameters(recipe, size)
     frozen = size.parameters.total - (0 if train.lora_rank is not None else trained)
-    second = bool(train.kl_coefficient) and train.lora_rank is None
     gathered = 2 * size.parameters.largest_layer * compute
-    cast = trained * compute if half and train.lora_rank is None else 0
+    cast = trained * compute if compute == BFLOAT16 and train.lora_rank is None else 0
     return TrainerMemory(
         trained_weights=FLOAT32 * trained // ranks,
         gradients=FLOAT32 * trained // ranks,
         optimizer=2 * FLOAT32 * trained // ranks,
         frozen_weights=compute * frozen // ranks,
-        reference=compute * size.parameters.total // ranks if second else 0,
+        reference=compute * size.parameters.total // ranks if _has_second_model(recipe) else 0,
         compute_copies=gathered if ranks > 1 else cast,
         activations=activation_bytes(recipe, size, train.micro_batch_tokens, compute),
     )
+
+
+def loading_memory(recipe: Recipe, size: PolicySize) -> int:
+    """Predict the host memory of all processes of the trainer while they load, before each keeps its part on its GPU.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+
+    Returns:
+        The bytes: the policy in float32 and a second model for the KL term in the data type of matrix products, whole in each process; and
+        what is there afterwards, the cache of screenshots. A single process loads onto its GPU.
+    """
+    train = recipe.train
+    cache = int(train.image_cache_gib * GIB)
+    if train.processes == 1:
+        return cache
+    second = _compute_bytes(recipe) if _has_second_model(recipe) else 0
+    return train.processes * (size.parameters.total * (FLOAT32 + second) + cache)
+
+
+def _compute_bytes(recipe: Recipe) -> int:
+    train = recipe.train
+    half = train.dtype == "bfloat16" or (train.dtype == "auto" and train.device == "cuda")
+    return BFLOAT16 if half else FLOAT32
+
+
+def _has_second_model(recipe: Recipe) -> bool:
+    return bool(recipe.train.kl_coefficient) and recipe.train.lora_rank is None
 
 
 def activation_bytes(recipe: Recipe, size: PolicySize, tokens: int, compute: int) -> int:

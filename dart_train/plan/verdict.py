@@ -12,7 +12,7 @@ from typing import Any
 from dart_train.config import Recipe
 from dart_train.plan.forecast import DiskForecast
 from dart_train.plan.latencies import trains_on_cpu
-from dart_train.plan.memory import GIB, EngineMemory, trainer_memory
+from dart_train.plan.memory import GIB, EngineMemory, loading_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize
 
 LORA_RANK = 64
@@ -99,6 +99,12 @@ def find_problems(
                 f"memory: trainer and inference workers take about {together / GIB:.0f} GiB, and this host has "
                 f"{host.memory_bytes / GIB:.0f} GiB available: lower inference.workers or train.micro_batch_tokens, or use a larger host"
             )
+    loading = loading_memory(recipe, size)
+    if host.gpu_bytes is not None and loading > host.memory_bytes:
+        found.append(
+            f"host memory: the {recipe.train.processes} processes of the trainer take about {loading / GIB:.0f} GiB while they load, and "
+            f"this host has {host.memory_bytes / GIB:.0f} GiB available: lower train.processes or train.image_cache_gib"
+        )
     on_disk = disk.checkpoints + disk.versions + disk.images
     if on_disk > host.disk_bytes:
         found.append(

@@ -19,7 +19,7 @@ from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
 from dart_train.plan.latencies import Assumptions, passes, recipe_models, version_bytes
-from dart_train.plan.memory import GIB, EngineMemory, engine_memory, trained_parameters, trainer_memory
+from dart_train.plan.memory import GIB, EngineMemory, engine_memory, loading_memory, trained_parameters, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
 from dart_train.plan.verdict import HostResources, find_problems, trainer_room
 from dart_train.trainer.trainer import Trainer
@@ -142,9 +142,22 @@ def test_engine_context_disk_and_desktops_that_do_not_fit_are_told() -> None:
     host = replace(LARGE, memory_bytes=20 * GIB, disk_bytes=GIB)
     disk = DiskForecast(checkpoints=GIB, versions=GIB, images=0, steps=0.0)
     told = find_problems(recipe, size, small, disk, host)
-    assert [each.partition(":")[0] for each in told] == ["context", "inference", "disk", "desktops"]
+    assert [each.partition(":")[0] for each in told] == ["context", "inference", "host memory", "disk", "desktops"]
     assert "set inference.tensor_parallel = 2" in told[1]
-    assert "set desktops.count = 10" in told[3]
+    assert "set desktops.count = 10" in told[4]
+
+
+def test_processes_that_load_whole_models_need_host_memory() -> None:
+    recipe = recipe_of("ui-tars-1.5-7b-8gpu")
+    size = read_policy_size(recipe)
+    of_one = size.parameters.total * (4 + 2) + 4 * GIB
+    assert loading_memory(recipe, size) == 6 * of_one
+    engine = engine_memory(recipe, size, 80 * GIB)
+    assert find_problems(recipe, size, engine, NO_DISK, replace(LARGE, memory_bytes=6 * of_one)) == []
+    (problem,) = find_problems(recipe, size, engine, NO_DISK, replace(LARGE, memory_bytes=6 * of_one - 1))
+    assert problem.startswith("host memory: the 6 processes of the trainer")
+    alone = recipe_of("ui-tars-1.5-7b-1gpu")
+    assert loading_memory(alone, read_policy_size(alone)) == 4 * GIB
 
 
 def test_quantised_matrices_take_a_byte_per_weight_and_are_proposed_where_a_worker_does_not_fit() -> None:
