@@ -1,7 +1,8 @@
 """Who chooses what is done next: chance, breadth first, the greatest Q-value.
 
 Role: a `Chooser` says which screen is worked on next, and what is done there. Rule: the same graph and the same random numbers give the
-same choice; ties of Q-values are broken by the random numbers. What another desktop is trying at the moment is in `busy` and never chosen.
+same choice; ties of Q-values are broken by the random numbers. What another desktop is trying at the moment, and what its screen does not
+show any more, is in `unavailable`: no screen is chosen for it.
 Non-goals: the multimodal model (`dart_agent.explore.model_chooser`), how a desktop gets to a screen (`dart_agent.explore.explorer`).
 """
 
@@ -63,19 +64,19 @@ class PlaceContext:
         graph: Everything known.
         screen_id: The screen that the desktop shows.
         costs: By screen that can be reached: how many actions it takes, 0 through a snapshot.
-        busy: (screen, key) that other desktops are trying.
+        unavailable: (screen, key) that other desktops are trying, or that their screens do not show any more.
         rng: Random numbers of this step.
     """
 
     graph: ExplorationGraph
     screen_id: int
     costs: Mapping[int, int]
-    busy: Collection[tuple[int, str]] = field(default_factory=frozenset)
+    unavailable: Collection[tuple[int, str]] = field(default_factory=frozenset)
     rng: random.Random = field(default_factory=random.Random)
 
     def untried(self, screen_id: int) -> list[str]:
-        """What was never tried on a screen, and is not being tried."""
-        return [key for key in self.graph.q.untried(screen_id) if (screen_id, key) not in self.busy]
+        """What was never tried on a screen, is not being tried, and may be shown there."""
+        return [key for key in self.graph.q.untried(screen_id) if (screen_id, key) not in self.unavailable]
 
 
 class Chooser(Protocol):

@@ -7,9 +7,11 @@ exploration ends in an error and can be resumed. Two desktops never try the same
 choice while another desktop takes the same one is asked again.
 
 Ways to a screen: its snapshot (costs no step), else known actions from here, or from the start after a restart, each of them a step. Who
-arrives elsewhere goes on from there.
+arrives elsewhere goes on from there. Nobody goes to a screen for something that it no longer shows. Where nothing else is left to be tried,
+what showed such a candidate before is done again.
 
-Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops.base`).
+Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops.base`), what is within reach
+(`dart_agent.explore.reach`).
 """
 
 from __future__ import annotations
@@ -17,38 +19,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dart_agent.errors import AgentError, ModelFaultError
 from dart_agent.explore.candidates import CandidateAction, list_candidates
 from dart_agent.explore.choosers import ChoiceContext, Chooser, PlaceContext
 from dart_agent.explore.desktops.base import DesktopFaultError, ExplorableDesktop
+from dart_agent.explore.desktops.walker import Walker
 from dart_agent.explore.graph import START_SCREEN, KnownScreen
+from dart_agent.explore.reach import Reach
 from dart_agent.explore.screens import ScreenView, has_changed, identify
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.store import ExploreStore, StoredStep
 from dart_agent.explore.values import StepOutcome
 
-HISTORY_STEPS = 8
 Report = Callable[[str], None]
-
-
-@dataclass
-class _Walker:
-    """A desktop on its way through the graph. screen_id None: the application was left, or it is not known where the desktop stands."""
-
-    number: int
-    desktop: ExplorableDesktop
-    screen_id: int | None = None
-    view: ScreenView | None = None
-    image_sha256: str = ""
-    arrived_by: str = "restart"
-    way: deque[tuple[str, int]] = field(default_factory=deque)
-    """Known actions that are still to be done to get where the chooser wants to be, with the screens that they lead to."""
-    trying: tuple[int, CandidateAction] | None = None
-    """Screen and candidate of an action that has begun and is not stored yet."""
-    history: deque[str] = field(default_factory=lambda: deque(maxlen=HISTORY_STEPS))
 
 
 @dataclass(frozen=True)
@@ -83,6 +69,7 @@ class Explorer:
         self._settings = settings or store.settings
         self._report = report or (lambda _line: None)
         self.graph = store.load_graph()
+        self._reach = Reach(self.graph)
         self._last_step = store.last_step()
         self._returned_steps: set[int] = set()
         """Numbers below the last one that were given back."""
@@ -105,7 +92,7 @@ class Explorer:
         Raises:
             AgentError: Too many faults in a row, or the store failed. What was found until then is kept.
         """
-        first = _Walker(0, desktop)
+        first = Walker(0, desktop)
         await desktop.restart()
         await self._look(first)
         if first.screen_id is None:
@@ -115,7 +102,7 @@ class Explorer:
             if self._settings.desktops > 1:
                 forks = await desktop.fork(self._settings.desktops - 1)
             self._walking = True
-            walkers = [first, *(_Walker(number, fork) for number, fork in enumerate(forks, 1))]
+            walkers = [first, *(Walker(number, fork) for number, fork in enumerate(forks, 1))]
             async with asyncio.TaskGroup() as group:
                 for walker in walkers:
                     group.create_task(self._walk(walker))
@@ -137,7 +124,7 @@ class Explorer:
 
     # One desktop.
 
-    async def _walk(self, walker: _Walker) -> None:
+    async def _walk(self, walker: Walker) -> None:
         try:
             while (step := self._next_step()) is not None:
                 self._at_work.add(walker.number)
@@ -157,7 +144,7 @@ class Explorer:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    async def _try_step(self, walker: _Walker, step: int) -> bool:
+    async def _try_step(self, walker: Walker, step: int) -> bool:
         """Do one step, or note what fault it cost; False where nothing is left to be tried now."""
         try:
             if walker.screen_id is None:
@@ -168,7 +155,7 @@ class Explorer:
         except DesktopFaultError as fault:
             self._note_fault(walker, step, "desktop_fault", fault)
             walker.screen_id = None
-            walker.way.clear()
+            self._miss(walker)
         return True
 
     def _next_step(self) -> int | None:
@@ -184,7 +171,7 @@ class Explorer:
         self._last_step += 1
         return self._last_step
 
-    async def _step(self, walker: _Walker, step: int) -> bool:
+    async def _step(self, walker: Walker, step: int) -> bool:
         """Do one step; False where nothing is left to be tried now, and nothing was done."""
         found = await self._next_action(walker, step, random.Random(f"{self._settings.seed}/{step}"))
         if found is None:
@@ -199,26 +186,29 @@ class Explorer:
             self._busy[place, key] -= 1
             self._busy += Counter()  # keeps what is above 0
         if found.kind == "replay" and walker.screen_id != found.expected:
-            walker.way.clear()
+            self._miss(walker)
         self._faults = 0
         return True
 
-    async def _next_action(self, walker: _Walker, step: int, rng: random.Random) -> _NextAction | None:
+    async def _next_action(self, walker: Walker, step: int, rng: random.Random) -> _NextAction | None:
         """What the desktop does next: a step of its way, or what the chooser wants; None where nothing is left to be tried now.
 
         Who was asked while another desktop began or did the same goes on from where there is something to be tried then.
         """
         while walker.way or await self._go_on(walker, rng):
-            place = walker.screen_id
+            place, shown = walker.screen_id, walker.shown
             assert place is not None
             assert walker.view is not None
-            shown = self._shown(walker)
-            if walker.way:
+            free = [one for one in shown.values() if (place, one.key) not in self._busy]
+            if walker.way and self._reach.is_scarce(place, [one.key for one in free]):
+                walker.way.clear()
+                self._stop(walker)
+            elif walker.way:
                 key, expected = walker.way.popleft()
                 if key in shown:
                     return _NextAction("replay", shown[key], "", expected)
-                walker.way.clear()
-            free = [one for one in shown.values() if (place, one.key) not in self._busy]
+                self._miss(walker)
+                continue
             if not free:
                 return None
             tries = {one.key: self.graph.q.tries(place, one.key) for one in free}
@@ -229,46 +219,81 @@ class Explorer:
                 return _NextAction("explore", choice.candidate, choice.reason)
         return None
 
-    async def _go_on(self, walker: _Walker, rng: random.Random) -> bool:
+    async def _go_on(self, walker: Walker, rng: random.Random) -> bool:
         """Bring the desktop to the screen that the chooser wants, or set its way there; False where nothing is left to be tried."""
         while True:
+            scarce = self._stop(walker)
             assert walker.screen_id is not None
-            costs = self._costs(walker.screen_id)
-            context = PlaceContext(self.graph, walker.screen_id, costs, frozenset(self._busy), rng)
-            if not any(context.untried(screen_id) for screen_id in costs):
-                return False
-            wanted = self._chooser.next_screen(context)
-            if wanted == walker.screen_id:
+            costs = self._reach.costs(walker.screen_id, snapshots=self._settings.snapshots)
+            unavailable = self._reach.absent.union(self._busy)
+            context = PlaceContext(self.graph, walker.screen_id, costs, unavailable, rng)
+            if scarce and context.untried(walker.screen_id):
                 return True
-            screen = self.graph.screens[wanted]
-            if screen.snapshot is not None and self._settings.snapshots:
-                await self._restore(walker, screen)
-                continue  # look again: the snapshot may be gone, or another desktop may have been faster
-            here = self.graph.path(walker.screen_id, wanted)
-            start = self.graph.path(START_SCREEN, wanted)
-            if start is not None and (here is None or len(start) < len(here)):
-                await self._restart(walker)
-                here = self.graph.path(walker.screen_id, wanted) if walker.screen_id is not None else None
-            walker.way = deque(here or ())
-            return True
+            if not any(context.untried(screen_id) for screen_id in costs):
+                if not await self._bring_back(walker, costs):
+                    return False
+            else:
+                wanted = self._chooser.next_screen(context)
+                if wanted == walker.screen_id:
+                    return True
+                await self._set_out(walker, wanted, afresh=self._reach.was_missed(wanted))
+                walker.goal = wanted
+                if not walker.way and walker.screen_id != wanted:
+                    self._miss(walker)
+            if walker.way:
+                return True  # else look again: a snapshot may be gone, or another desktop may have been faster
 
-    def _costs(self, screen_id: int) -> dict[int, int]:
-        """By screen that can be reached: how many steps the way there takes."""
-        costs = dict(self.graph.distances(START_SCREEN))
-        for reached, steps in self.graph.distances(screen_id).items():
-            costs[reached] = min(steps, costs.get(reached, steps))
-        if self._settings.snapshots:
-            costs |= {one.screen_id: 0 for one in self.graph.screens.values() if one.snapshot is not None}
-        return costs
+    async def _set_out(self, walker: Walker, wanted: int, *, afresh: bool) -> None:
+        """Restore the snapshot of a screen, or set the way there: the shortest one, or afresh, from the start."""
+        screen = self.graph.screens[wanted]
+        if screen.snapshot is not None and self._settings.snapshots:
+            await self._restore(walker, screen)
+            return
+        assert walker.screen_id is not None
+        here = self.graph.path(walker.screen_id, wanted)
+        start = self.graph.path(START_SCREEN, wanted)
+        if start is not None and (afresh or here is None or len(start) < len(here)):
+            await self._restart(walker)
+            here = self.graph.path(walker.screen_id, wanted) if walker.screen_id is not None else None
+        walker.way = deque(here or ())
 
-    def _shown(self, walker: _Walker) -> dict[str, CandidateAction]:
-        """What the desktop shows now that can be done, by key, where it is now."""
-        assert walker.view is not None
-        return {one.key: one for one in list_candidates(walker.view, self._settings.candidates)}
+    async def _bring_back(self, walker: Walker, costs: Mapping[int, int]) -> bool:
+        """Go where something absent may be shown again; False where no way is left that could lead there."""
+        found = self._reach.take_way_back(costs, snapshots=self._settings.snapshots)
+        if found is None:
+            return False
+        if found.snapshot:
+            await self._restore(walker, self.graph.screens[found.screen_id])
+        elif found.action is None:
+            await self._restart(walker)
+        else:
+            place, key = found.action
+            if walker.screen_id != place or key not in walker.shown:
+                await self._set_out(walker, place, afresh=walker.screen_id == place)
+            if walker.way or walker.screen_id == place:
+                walker.way.append((key, found.screen_id))
+        walker.goal, walker.way_back = None, found
+        return True
+
+    def _stop(self, walker: Walker) -> bool:
+        """Note what a desktop shows that goes no further; whether that is worth staying for, whatever the chooser wants."""
+        assert walker.screen_id is not None
+        scarce = self._reach.stop(walker.screen_id, walker.shown)
+        if scarce and walker.way_back is not None:
+            self._reach.give_back(walker.way_back)
+        walker.goal = walker.way_back = None
+        return scarce
+
+    def _miss(self, walker: Walker) -> None:
+        """Note that a desktop does not get where it wanted to be."""
+        walker.way.clear()
+        if walker.goal is not None:
+            self._reach.miss(walker.goal)
+        walker.goal = None
 
     # Actions, and what they lead to.
 
-    async def _perform(self, walker: _Walker, step: int, found: _NextAction) -> None:
+    async def _perform(self, walker: Walker, step: int, found: _NextAction) -> None:
         before_screen, before, before_sha256 = walker.screen_id, walker.view, walker.image_sha256
         assert before_screen is not None
         assert before is not None
@@ -283,7 +308,7 @@ class Explorer:
         if left:
             to_screen, outcome = None, StepOutcome.LEFT
         else:
-            to_screen, new, added = self._find(view, self.graph.screens[before_screen].depth + 1)
+            to_screen, new, added = self._find(walker, view, self.graph.screens[before_screen].depth + 1)
             if new is not None:
                 outcome = StepOutcome.NEW_SCREEN
             elif to_screen == before_screen:
@@ -307,6 +332,9 @@ class Explorer:
         self._store.add_step(stored, screen=new, view=view, image_sha256=walker.image_sha256, candidates=added)
         walker.trying = None
         self.graph.record(before_screen, candidate.key, outcome, to_screen)
+        if to_screen is not None:
+            first_shown = new.candidates if new is not None else [one.key for one in added[1]] if added else ()
+            self.graph.note_first_shown(to_screen, first_shown, (before_screen, candidate.key))
         walker.screen_id = to_screen
         line = f"{candidate.describe()} on screen {before_screen}: {outcome.value.replace('_', ' ')}"
         walker.history.append(f"- {line}")
@@ -315,11 +343,12 @@ class Explorer:
             await self._save(walker, new)
 
     def _find(
-        self, view: ScreenView, depth: int
+        self, walker: Walker, view: ScreenView, depth: int
     ) -> tuple[int, KnownScreen | None, tuple[int, Sequence[CandidateAction]] | None]:
-        """The screen that a view is; the screen once more where it is new, else what it has not shown before."""
+        """The screen that a desktop's view is; the screen once more where it is new, else what it has not shown before."""
         identity = identify(view)
         seen = list_candidates(view, self._settings.candidates)
+        walker.shown = {one.key: one for one in seen}
         known = self.graph.find(identity)
         if known is None:
             new = KnownScreen(len(self.graph.screens) + 1, identity, depth, {one.key: one for one in seen})
@@ -333,7 +362,7 @@ class Explorer:
         start = self.graph.screens.get(START_SCREEN)
         return start is None or view.application in (start.identity.application, *self._settings.applications)
 
-    async def _look(self, walker: _Walker, arrived_by: str = "restart") -> None:
+    async def _look(self, walker: Walker, arrived_by: str = "restart") -> None:
         """See where a desktop stands, without a step; what it shows for the first time counts as found by the next step."""
         found_step = self._last_step if self._walking else self._last_step + 1 if self.graph.screens else 0
         walker.view = await walker.desktop.observe()
@@ -343,7 +372,7 @@ class Explorer:
         if not self._belongs(walker.view):
             return
         walker.image_sha256 = await asyncio.to_thread(self._store.add_image, walker.view.image)
-        walker.screen_id, new, added = self._find(walker.view, 0)
+        walker.screen_id, new, added = self._find(walker, walker.view, 0)
         if new is not None or added is not None:
             self._store.add_step(
                 None,
@@ -356,7 +385,7 @@ class Explorer:
         if new is not None:
             await self._save(walker, new)
 
-    async def _restart(self, walker: _Walker) -> None:
+    async def _restart(self, walker: Walker) -> None:
         await walker.desktop.restart()
         await self._look(walker)
         if walker.screen_id is None:
@@ -364,7 +393,7 @@ class Explorer:
 
     # Snapshots.
 
-    async def _save(self, walker: _Walker, screen: KnownScreen) -> None:
+    async def _save(self, walker: Walker, screen: KnownScreen) -> None:
         """Take a snapshot of a screen that the desktop shows, where there is room or one that is worth less."""
         if not self._settings.snapshots:
             return
@@ -381,10 +410,10 @@ class Explorer:
 
     def _worth(self, screen: KnownScreen) -> float:
         """What a snapshot of a screen is worth: the greatest value of something untried there."""
-        best = self.graph.q.best_untried(screen.screen_id)
+        best = self._reach.best_untried(screen.screen_id)
         return -float("inf") if best is None else best
 
-    async def _restore(self, walker: _Walker, screen: KnownScreen) -> None:
+    async def _restore(self, walker: Walker, screen: KnownScreen) -> None:
         """Go to a screen by its snapshot; a snapshot that fails, or shows something else, is forgotten."""
         assert screen.snapshot is not None
         try:
@@ -404,7 +433,7 @@ class Explorer:
         screen.snapshot = snapshot
         self._store.set_snapshot(screen.screen_id, snapshot)
 
-    def _note_fault(self, walker: _Walker, step: int, kind: str, fault: AgentError) -> None:
+    def _note_fault(self, walker: Walker, step: int, kind: str, fault: AgentError) -> None:
         """A fault costs its step; too many in a row end the exploration. An action that has begun is the one that failed."""
         tried, walker.trying = walker.trying, None
         self._store.add_step(

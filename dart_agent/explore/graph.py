@@ -8,7 +8,7 @@ is built again from it on resumption. Edges are (screen, candidate) with counts 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dart_agent.explore.candidates import CandidateAction
@@ -53,6 +53,8 @@ class ExplorationGraph:
         self._edges: dict[tuple[int, int], str] = {}
         """By start and end: the candidate that led there most recently."""
         self._after: dict[int, list[int]] = {}
+        self.first_shown: dict[tuple[int, str], tuple[int, str]] = {}
+        """By screen and candidate: screen and candidate of the action after which it was shown first; nothing for what no action showed."""
 
     def find(self, identity: ScreenIdentity) -> int | None:
         """The known screen that an identity is; None for a new one."""
@@ -80,6 +82,16 @@ class ExplorationGraph:
         if new:
             self.q.add_candidates(screen_id, {candidate.key: candidate.group for candidate in new})
         return new
+
+    def note_first_shown(self, screen_id: int, keys: Iterable[str], after: tuple[int, str]) -> None:
+        """Note which action showed candidates for the first time.
+
+        Args:
+            screen_id: Their screen.
+            keys: The candidates.
+            after: Screen and candidate of the action.
+        """
+        self.first_shown |= {(screen_id, key): after for key in keys}
 
     def is_edge(self, from_screen: int, key: str, to_screen: int) -> bool:
         """Whether a candidate has led there before."""

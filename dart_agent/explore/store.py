@@ -222,6 +222,10 @@ class ExploreStore:
                 graph.add_candidates(screen_id, seen)
             for step in steps[revision]:
                 if step.from_screen is not None and step.candidate is not None and step.outcome is not None:
+                    after = (step.from_screen, step.candidate.key)
+                    for screen_id, seen in _by_screen(candidates[revision]).items():
+                        if screen_id == step.to_screen:
+                            graph.note_first_shown(screen_id, (one.key for one in seen), after)
                     graph.record(step.from_screen, step.candidate.key, step.outcome, step.to_screen)
         return graph
 
