@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pydantic import ValidationError
-from sqlalchemy import create_engine, event, func, insert, inspect, select, update
+from sqlalchemy import create_engine, delete, event, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -102,7 +102,7 @@ class ExploreStore:
     def create(
         cls, out: Path, settings: ExploreSettings, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> ExploreStore:
-        """Begin an exploration.
+        """Begin an exploration; it takes the place of one of the folder that has found nothing, as where no desktop could be started.
 
         Args:
             out: Its folder.
@@ -114,22 +114,26 @@ class ExploreStore:
             The empty store.
 
         Raises:
-            ConfigError: There is one already, or the database cannot be made.
+            ConfigError: There is one already that has found something, or whose root snapshot is of another application or another desktop.
+            StoreError: The database cannot be used.
         """
         (out / IMAGES).mkdir(parents=True, exist_ok=True)
         store = cls(out, url, clock=clock)
         with store._errors():
-            if inspect(store._engine).has_table(ExplorationTable.__tablename__):
+            replaceable, root_snapshot = store._is_replaceable(settings)
+            if not replaceable:
                 store.close()
                 raise ConfigError(f"{out} holds an exploration already: resume it, or give another folder")
             ExploreBase.metadata.create_all(store._engine)
             with Session(store._engine) as session, session.begin():
+                session.execute(delete(ExplorationTable))
                 session.add(
                     ExplorationTable(
                         exploration_id=1,
                         layout=LAYOUT,
                         settings=settings.model_dump(mode="json"),
                         created_s=clock.time(),
+                        root_snapshot=root_snapshot,
                         revision=0,
                     )
                 )
@@ -320,6 +324,26 @@ class ExploreStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _is_replaceable(self, settings: ExploreSettings) -> tuple[bool, str | None]:
+        """Whether another exploration may begin in the database, and the root snapshot that it goes on with.
+
+        A root snapshot is on the farm until an exploration with the same application and desktop deletes it.
+        """
+        tables = set(inspect(self._engine).get_table_names())
+        if ExplorationTable.__tablename__ not in tables:
+            return True, None
+        with Session(self._engine) as session:
+            layout = session.scalar(select(ExplorationTable.layout))
+            if layout is None:  # it was stopped while its tables were made
+                return True, None
+            found = [session.scalar(select(table).limit(1)) for table in (ScreenTable.screen_id, ExploreStepTable.step)]
+            if layout != LAYOUT or any(one is not None for one in found):
+                return False, None
+            root, before = session.execute(select(ExplorationTable.root_snapshot, ExplorationTable.settings)).one()
+        wanted = settings.model_dump(mode="json")
+        same = all(before.get(name) == wanted[name] for name in ("app", "image", "resolution"))
+        return root is None or same, root
 
     @contextmanager
     def _write(self) -> Iterator[Session]:

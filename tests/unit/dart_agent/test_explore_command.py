@@ -62,6 +62,20 @@ def test_mistakes_are_told_before_anything_starts(tmp_path: Path, more: list[str
     assert not out.exists()
 
 
+def test_a_start_without_a_farm_leaves_its_folder_to_the_next_one(tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "explored"), "--steps", "3"]
+    for program in ("mousepad", "xterm"):
+        code, output = run("explore", "start", "--app", program, *out, "--farm-url", "http://127.0.0.1:9")
+        assert code == 1
+        assert "0 steps" in output
+    code, output = run(*START, *out)
+    assert code == 0, output
+    assert "3 steps, " in output
+    code, output = run(*START, *out)
+    assert code == 2
+    assert "holds an exploration already" in output
+
+
 def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:
     code, output = run("explore", "resume", str(tmp_path))
     assert code == 2

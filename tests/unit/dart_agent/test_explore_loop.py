@@ -229,11 +229,35 @@ def _stored_steps(out: Path) -> int:
         return 0
 
 
-def test_a_folder_holds_one_exploration(tmp_path: Path) -> None:
+async def test_a_folder_holds_one_exploration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no exploration"):
         ExploreStore.open(tmp_path)
-    ExploreStore.create(tmp_path, SETTINGS).close()
+    await explore(tmp_path, SETTINGS.model_copy(update={"max_steps": 1}))
     with pytest.raises(ConfigError, match="holds an exploration already"):
         ExploreStore.create(tmp_path, SETTINGS)
     with ExploreStore.open(tmp_path) as store:
-        assert store.settings == SETTINGS
+        assert (store.settings.max_steps, store.last_step()) == (1, 1)
+
+
+def test_an_exploration_that_found_nothing_gives_way_but_not_to_another_application_than_that_of_its_root(
+    tmp_path: Path,
+) -> None:
+    other = SETTINGS.model_copy(update={"app": "simulated/4"})
+    ExploreStore.create(tmp_path, SETTINGS).close()
+    with ExploreStore.create(tmp_path, other) as store:
+        assert (store.settings, store.root_snapshot) == (other, None)
+        store.set_root_snapshot("root-1")
+    with pytest.raises(ConfigError, match="holds an exploration already"):
+        ExploreStore.create(tmp_path, SETTINGS)
+    with ExploreStore.create(tmp_path, other.model_copy(update={"max_steps": 7})) as store:
+        assert (store.settings.max_steps, store.root_snapshot) == (7, "root-1")
+
+
+def test_an_exploration_that_was_stopped_while_its_tables_were_made_gives_way(tmp_path: Path) -> None:
+    ExploreStore.create(tmp_path, SETTINGS).close()
+    with sqlite3.connect(tmp_path / DATABASE_FILE) as connection:
+        connection.execute("DROP TABLE steps")
+        connection.execute("DELETE FROM exploration")
+    connection.close()
+    with ExploreStore.create(tmp_path, SETTINGS) as store:
+        assert store.last_step() == 0
