@@ -10,8 +10,9 @@ was seen in training.
     functional  what it does, from where it led:        opens the menu with "New" and "Open"
     outcome     what can be seen after it:              after a click on it, "Untitled 2" appears
 
-An element that another one covers in the middle is not asked about. Ambiguity, by rules: a name or place that another element of the
-screen has, too; a function or outcome that another tried element of the screen has, too. Outcomes are taken from transitions that were
+An element that another one covers in the middle is not asked about. Ambiguity, by rules: a name that another element of the screen has,
+too; role, place and, where it is told, neighbour that another element has, too, whether it was tried or not; a function or outcome that
+another tried element of the screen has, too. Outcomes are taken from transitions that were
 seen on this screen only. Non-goals: training on the samples (`dart_train.grounding`).
 """
 
@@ -227,7 +228,8 @@ def _describe(transition: ElementTransition) -> list[ElementQuery]:
     found: list[tuple[QueryKind, str]] = []
     if candidate.name and len(candidate.name) <= MAX_NAME:
         found.append(("name", f'click "{candidate.name}"'))
-    found.append(("visual", _visual(transition)))
+    if (visual := _visual(transition)) is not None:
+        found.append(("visual", visual))
     after = transition.after
     if after is not None:
         names = appeared(transition.screen, after)[:NAMES_SHOWN]
@@ -242,24 +244,41 @@ def _describe(transition: ElementTransition) -> list[ElementQuery]:
     return [ElementQuery(transition, kind, text) for kind, text in found]
 
 
-def _visual(transition: ElementTransition) -> str:
-    """Role and place, told by the nearest named neighbour in the same row, without the element's own name."""
-    (left, top, right, bottom), (width, height) = transition.box, transition.screen.resolution
-    row = _ROWS[min(2, int((top + bottom) / 2 * 3 / height))]
-    column = _COLUMNS[min(2, int((left + right) / 2 * 3 / width))]
-    place = "centre" if (row, column) == ("middle", "centre") else f"{row} {column}"
-    text = f"click the {transition.candidate.role} in the {place} of the screen"
-    neighbours = [
-        (left - (other.x + other.w), other.name.strip())
-        for other in transition.screen.elements
+def _visual(transition: ElementTransition) -> str | None:
+    """Role and place, without the element's own name; None where another element that can be seen fits, too."""
+    screen, role = transition.screen, transition.candidate.role
+    place, right_of = _place(screen, transition.box), _neighbour(screen, transition.box)
+    fitting = {
+        box
+        for box in (_box(one) for one in _visible(screen) if one.role == role and one.role in MARKED_ROLES)
+        if _place(screen, box) == place and (right_of is None or _neighbour(screen, box) == right_of)
+    }
+    if len(fitting) != 1:
+        return None
+    text = f"click the {role} in the {place} of the screen"
+    return text if right_of is None else f'{text}, right of "{right_of}"'
+
+
+def _place(screen: StoredScreen, box: Box) -> str:
+    """The third of the screen, each way, that has the middle of what is on it of a box."""
+    (left, top, right, bottom), (width, height) = box, screen.resolution
+    row = _ROWS[min(2, int((max(top, 0) + min(bottom, height)) / 2 * 3 / height))]
+    column = _COLUMNS[min(2, int((max(left, 0) + min(right, width)) / 2 * 3 / width))]
+    return "centre" if (row, column) == ("middle", "centre") else f"{row} {column}"
+
+
+def _neighbour(screen: StoredScreen, box: Box) -> str | None:
+    """Name of the nearest named element on the left in the same row; None where there is none."""
+    left, top, _, bottom = box
+    found = [
+        (left - (other.x + other.w), other.name.strip()[:MAX_NAME])
+        for other in _visible(screen)
         if other.role in MARKED_ROLES
         and other.name.strip()
         and other.x + other.w <= left + 2
         and min(bottom, other.y + other.h) - max(top, other.y) > 0.5 * (bottom - top)
     ]
-    if neighbours:
-        text += f', right of "{min(neighbours)[1][:MAX_NAME]}"'
-    return text
+    return min(found)[1] if found else None
 
 
 def _is_where_it_was(screen: StoredScreen, candidate: CandidateAction) -> bool:
@@ -288,7 +307,13 @@ def _others(screen: StoredScreen, box: Box) -> list[tuple[str, Box]]:
 
 
 def _visible(screen: StoredScreen) -> list[A11yElement]:
-    return [element for element in screen.elements if element.w >= 2 and element.h >= 2]
+    """Elements of which something is on the screen."""
+    width, height = screen.resolution
+    return [
+        one
+        for one in screen.elements
+        if min(one.x + one.w, width) - max(one.x, 0) >= 2 and min(one.y + one.h, height) - max(one.y, 0) >= 2
+    ]
 
 
 def _box(element: A11yElement) -> Box:

@@ -88,6 +88,43 @@ def test_two_elements_with_the_same_outcome_are_not_told_apart_by_it() -> None:
     assert 'click "Save"' in found["Save"]
 
 
+def visual_texts(*elements: A11yElement, name: str) -> list[str]:
+    """The visual queries of a screen of which one element was clicked."""
+    screen = screen_of(1, *elements)
+    step = click(1, screen, name, 2, StepOutcome.NEW_SCREEN)
+    return [
+        query.text for query in rule_queries(element_transitions([screen, DIALOG], [step])) if query.kind == "visual"
+    ]
+
+
+def test_a_place_that_an_element_shares_which_nobody_tried_is_not_asked_about() -> None:
+    crowd = [button("Open", 10, 32), button("Print", 60, 10), button("Quit", 60, 32)]
+    assert visual_texts(button("Save", 10, 10), *crowd, name="Save") == []
+    assert visual_texts(button("Save", 10, 10), *crowd, name="Print") == [
+        'click the push button in the top left of the screen, right of "Save"'
+    ]
+    elsewhere = [button("Open", 10, 100), button("Name", 10, 32, "entry"), button("Below", 10, 900)]
+    only = ["click the push button in the top left of the screen"]
+    assert visual_texts(button("Save", 10, 10), *elsewhere, name="Save") == only
+    assert visual_texts(button("Save", 10, 10), button("Save", 10, 10), *elsewhere[:1], name="Save") == only
+
+
+def test_a_neighbour_that_two_elements_have_tells_neither() -> None:
+    row = [button("Size", 10, 10, "entry"), button("", 54, 10), button("", 60, 32), button("Size", 10, 32, "entry")]
+    assert visual_texts(*row, button("Apply", 100, 100), name="Apply") != []
+    screen = screen_of(1, *row)
+    nameless = [one for one in screen.known.candidates.values() if one.kind == "click" and not one.name]
+    assert len(nameless) == 2
+    transitions = [ElementTransition(screen, nameless[0], DIALOG)]
+    assert "visual" not in {query.kind for query in rule_queries(transitions)}
+    beside = [button("Size", 10, 10, "entry"), button("", 54, 10, "check box"), button("", 60, 32), *row[3:]]
+    alone = screen_of(1, *beside)
+    (box,) = [one for one in alone.known.candidates.values() if one.role == "check box"]
+    assert 'click the check box in the top left of the screen, right of "Size"' in {
+        query.text for query in rule_queries([ElementTransition(alone, box, DIALOG)])
+    }
+
+
 def test_an_element_under_an_open_menu_is_not_asked_about() -> None:
     covered = screen_of(4, button("Save", 10, 10), button("Quit", 20, 15, "menu item"))
     transitions = element_transitions([covered, DIALOG], [click(1, covered, "Save", 2, StepOutcome.NEW_SCREEN)])
@@ -169,5 +206,5 @@ def _png() -> bytes:
 
 
 def test_a_transition_without_a_visible_change_has_no_outcome() -> None:
-    quiet = [ElementTransition(MAIN, MAIN.known.candidates["click|push button|Save"], None)]
+    quiet = [ElementTransition(MAIN, MAIN.known.candidates["click|push button|Open"], None)]
     assert {query.kind for query in rule_queries(quiet)} == {"name", "visual"}
