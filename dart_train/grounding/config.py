@@ -18,8 +18,12 @@ from dart_train.objectives.settings import AdvantageKind
 from dart_train.trainer.config import OptimizerSettings
 
 Stage = Literal["head", "all"]
+LEARNING_RATE = 1e-4
+"""GUI-Actor's rate of its first stage, and that of adapters."""
 WHOLE_MODEL_LEARNING_RATE = 5e-6
 """GUI-Actor's rate of its second stage, which collapses at 1e-4 (microsoft/GUI-Actor, issue 16)."""
+VERIFIER_LEARNING_RATE = 2e-5
+"""GUI-Actor's rate of its verifier (arXiv 2506.03143, appendix F)."""
 
 
 class SupervisedConfig(StrictModel):
@@ -35,7 +39,7 @@ class SupervisedConfig(StrictModel):
         updates: Updates in all.
         images_per_update: Images per update.
         questions_per_image: Greatest number of samples of an image in an update.
-        optimizer: AdamW.
+        optimizer: AdamW; the learning rate, where it is not given, is `default_learning_rate`.
         checkpoint_every: Updates between trainer states.
         report_every: Updates per metric line.
         seed: Seed of all that is random.
@@ -52,20 +56,31 @@ class SupervisedConfig(StrictModel):
     updates: int = Field(default=1000, ge=1)
     images_per_update: int = Field(default=8, ge=1)
     questions_per_image: int = Field(default=6, ge=1)
-    optimizer: OptimizerSettings = OptimizerSettings(
-        learning_rate=1e-4, lr_warmup_updates=30, lr_schedule="cosine", grad_clip=1.0
-    )
+    optimizer: OptimizerSettings = OptimizerSettings(lr_warmup_updates=30, lr_schedule="cosine", grad_clip=1.0)
     checkpoint_every: int = Field(default=200, ge=1)
     report_every: int = Field(default=20, ge=1)
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=2, ge=1)
     device: DeviceChoice = "auto"
 
+    @property
+    def default_learning_rate(self) -> float:
+        """The learning rate where none is given."""
+        return LEARNING_RATE
+
+    @model_validator(mode="after")
+    def _choose_learning_rate(self) -> Self:
+        if "optimizer" not in self.model_fields_set or "learning_rate" not in self.optimizer.model_fields_set:
+            optimizer = self.optimizer.model_copy(update={"learning_rate": self.default_learning_rate})
+            object.__setattr__(self, "optimizer", optimizer)  # the model is frozen, and this is its default
+        return self
+
 
 class VerifierConfig(SupervisedConfig):
     """How a verifier is trained.
 
     Attributes:
+        optimizer: AdamW; the learning rate, where it is not given, is 2e-5.
         marking: How points are shown; kept with the model, so that it is used as it was trained. On small images a marker must be smaller
             than the elements, or it hides them.
         hard_fraction: Fraction of the wrong points that lie on other elements or just beside the target; the others are anywhere.
@@ -73,6 +88,11 @@ class VerifierConfig(SupervisedConfig):
 
     marking: Marking = Marking()
     hard_fraction: float = Field(default=0.75, ge=0, le=1)
+
+    @property
+    def default_learning_rate(self) -> float:
+        """That of GUI-Actor's verifier."""
+        return VERIFIER_LEARNING_RATE
 
 
 class HeadConfig(SupervisedConfig):
@@ -99,13 +119,10 @@ class HeadConfig(SupervisedConfig):
             raise ValueError("lora and freeze_vision are for stage all: stage head freezes the whole backbone")
         return self
 
-    @model_validator(mode="after")
-    def _choose_learning_rate(self) -> Self:
-        given = "optimizer" in self.model_fields_set and "learning_rate" in self.optimizer.model_fields_set
-        if self.stage == "all" and self.lora is None and not given:
-            optimizer = self.optimizer.model_copy(update={"learning_rate": WHOLE_MODEL_LEARNING_RATE})
-            object.__setattr__(self, "optimizer", optimizer)  # the model is frozen, and this is its default
-        return self
+    @property
+    def default_learning_rate(self) -> float:
+        """5e-6 where the whole model is trained, else 1e-4."""
+        return WHOLE_MODEL_LEARNING_RATE if self.stage == "all" and self.lora is None else LEARNING_RATE
 
 
 class GroundingConfig(HeadConfig):

@@ -92,6 +92,12 @@ def test_a_target_as_large_as_the_image_has_no_wrong_point() -> None:
     assert wrong_point(whole, Random(0), hard_fraction=0.5) is None
 
 
+def test_a_verifier_learns_at_its_own_rate_unless_told_otherwise(tmp_path: Path) -> None:
+    assert make_config(tmp_path).optimizer.learning_rate == 2e-5
+    assert make_config(tmp_path, optimizer={"grad_clip": 2.0}).optimizer.learning_rate == 2e-5
+    assert make_config(tmp_path, optimizer={"learning_rate": 1e-3}).optimizer.learning_rate == 1e-3
+
+
 def make_config(folder: Path, **changes: Any) -> VerifierConfig:
     if not (folder / "start").exists():
         init_model("tiny", folder / "start")
