@@ -261,10 +261,13 @@ class RolloutWorker:
         return True
 
     def _task(self, item: WorkItem) -> Task:
+        """The task with the step limit of its episode. A limit that the task states can only lower it; OSWorld's files state none."""
         task = self._rewards(item.purpose).prepare(self._load_task(item.task_id))
         limits = self._family_limits.get(family_of(item.task_id))
         max_steps = item.max_steps if limits is None else limits.lower_steps(item.max_steps)
-        return task.model_copy(update={"max_steps": max_steps}) if max_steps < task.max_steps else task
+        if "max_steps" in task.model_fields_set:
+            max_steps = min(max_steps, task.max_steps)
+        return task.model_copy(update={"max_steps": max_steps})
 
     async def _episode(
         self, env: WorkerEnv, task: Task, played: PlayedItem, resumed: ResumedEpisode | None, journal: EpisodeJournal

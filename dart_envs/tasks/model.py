@@ -183,7 +183,7 @@ class Task(TaskModel):
         family: The family that generated it.
         variation: Its number in the family.
         split: What the task may be used for.
-        max_steps: Actions that one episode may take.
+        max_steps: Actions that one episode may take. Where it is not given, a rollout of a run has the limit of the run.
         publish_setup: False where the setup is so quick that a snapshot per task is not worth its bytes: the desktop is restored to its
             booted state and set up anew each time.
         image: The desktop image that the task is made for.

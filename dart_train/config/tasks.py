@@ -43,7 +43,7 @@ class TaskSection(StrictModel):
         train_variations: So many variations of each family are trained on, the same for the whole run, so that tasks are run again and the
             experience pool has successes of theirs; none: all of the train split.
         held_out_families: Families that the test evaluates and nothing is trained on; none: those that the suite marks.
-        max_steps: Step limit of an episode.
+        max_steps: Step limit of an episode; a task that states its own `max_steps` can only lower it.
         limits: Limits of single families, in place of `max_steps` and of those of the section `rollout`: `[tasks.limits.FAMILY]`.
     """
 

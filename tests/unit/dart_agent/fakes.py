@@ -77,10 +77,10 @@ class ScriptedPolicy:
         return completion(answer)
 
 
-def task(max_steps: int = 5) -> Task:
-    return Task(
-        id="toy/click/0000", instruction="Click OK", evaluator=Evaluator(func="infeasible"), max_steps=max_steps
-    )
+def task(max_steps: int | None = 5) -> Task:
+    """A task with its own step limit, or, with None, one that states no limit, as task files in OSWorld's form."""
+    stated = {} if max_steps is None else {"max_steps": max_steps}
+    return Task(id="toy/click/0000", instruction="Click OK", evaluator=Evaluator(func="infeasible"), **stated)
 
 
 def item(rollout_id: str = "roll_0", *, max_steps: int = 5, seed: int | None = None) -> WorkItem:

@@ -38,7 +38,7 @@ def worker(
     envs: list[ScriptedEnv],
     policy: Callable[[], Policy],
     *,
-    max_steps: int = 5,
+    max_steps: int | None = 5,
     on_solved_step: Callable[[str, ObservedStep], Awaitable[None]] | None = None,
     rejected: Path | None = None,
     family_limits: Mapping[str, FamilyLimits] | None = None,
@@ -108,6 +108,16 @@ async def test_a_family_has_limits_of_its_own() -> None:
         "long": (StopReason.MAX_STEPS, 5),
         "other": (StopReason.MAX_STEPS, 5),
     }
+
+
+@pytest.mark.parametrize(("stated", "limit", "steps"), [(None, 30, 30), (4, 30, 4), (30, 4, 4), (None, 4, 4)])
+async def test_a_task_lowers_the_step_limit_where_it_states_one(stated: int | None, limit: int, steps: int) -> None:
+    """A file in OSWorld's form states none: the limit of the run holds, and not the default of `Task.max_steps`."""
+    source = FakeWorkSource([item("roll_0", max_steps=limit)])
+    running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([CLICK] * 30), max_steps=stated)
+    await run_until_empty(running, source)
+    ((trajectory, _),) = source.reported
+    assert (trajectory.stop, len(trajectory.steps_S)) == (StopReason.MAX_STEPS, steps)
 
 
 async def test_only_steps_of_demonstrations_that_succeeded_are_kept() -> None:
