@@ -93,11 +93,16 @@ def test_a_dry_run_finds_all_tasks_that_a_recipe_asks_for(path: Path, folder: Pa
 @each_recipe
 def test_too_few_tasks_are_refused_with_the_number_to_give(path: Path, tmp_path: Path) -> None:
     small = write_tasks(tmp_path / "examples", "osworld", dict.fromkeys(RUNNABLE, (3, 2, 1)))
-    validation, test = preflight._count_problems(recipe := load_over(path, small), phases.recipe_suite(recipe))
-    assert validation.startswith("eval.episodes: ")
-    assert validation.endswith("give at most 18")
-    assert test.startswith("eval.test_episodes: ")
-    assert test.endswith("give at most 9")
+    problems = preflight._count_problems(recipe := load_over(path, small), phases.recipe_suite(recipe))
+    assert [problem.partition(":")[0] for problem in problems] == ["eval.episodes", "eval.during_episodes"]
+    assert all(problem.endswith("give at most 18") for problem in problems)
+
+
+@each_recipe
+def test_a_version_is_chosen_on_validation_before_it_is_tested(path: Path, folder: Path) -> None:
+    recipe = load_over(path, folder)
+    assert recipe.eval.during_training
+    assert recipe.eval.test_episodes == 0
 
 
 @each_recipe
