@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import field_validator
 
 from dart_agent.explore.screens import ScreenView
 from dart_agent.grounding.samples import Box
@@ -48,6 +49,8 @@ MAX_WIDTH_SHARE, MAX_HEIGHT_SHARE = 0.5, 0.2
 PLACE_CELLS = 16
 """Cells per side of the grid by which elements without a name are told apart."""
 SCROLL_CLICKS = 5
+ALWAYS_AVOIDED = (r"\blog ?out\b", r"\bshut ?down\b", r"\breboot\b", r"\bsuspend\b")
+"""Names of elements that end the session, whatever the application is."""
 
 
 class CandidateSettings(StrictModel):
@@ -64,8 +67,18 @@ class CandidateSettings(StrictModel):
     vision: VisionUse = "without_tree"
     max_candidates: int = 120
     text: str = "Alpha 42"
-    avoid: tuple[str, ...] = (r"\blog ?out\b", r"\bshut ?down\b", r"\breboot\b", r"\bsuspend\b")
+    avoid: tuple[str, ...] = ALWAYS_AVOIDED
     escape: bool = True
+
+    @field_validator("avoid")
+    @classmethod
+    def _are_expressions(cls, avoid: tuple[str, ...]) -> tuple[str, ...]:
+        for expression in avoid:
+            try:
+                re.compile(expression)
+            except re.error as error:
+                raise ValueError(f"{expression!r} is no regular expression: {error}") from None
+        return avoid
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.exits import exit_on_error, parse_resolution
+from dart_agent.explore.candidates import ALWAYS_AVOIDED
 from dart_agent.explore.options import ExploringOptions, ModelOptions, StoreOptions, share_options
 from dart_agent.explore.settings import ChooserName, ExploreSettings
 from dart_agent.strict_model import format_validation_error
@@ -50,6 +51,16 @@ def start(
         str | None, typer.Option(help="candidates from pixels alone: never, beside_tree, without_tree (default), only")
     ] = None,
     text: Annotated[str | None, typer.Option(help="what is typed into entries")] = None,
+    avoid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="regular expression: elements whose name holds it are never touched; may be given several times"
+        ),
+    ] = None,
+    also_application: Annotated[
+        list[str] | None,
+        typer.Option(help="window class that belongs to the application, too; may be given several times"),
+    ] = None,
     resolution: Annotated[str, typer.Option(help="WIDTHxHEIGHT of the desktop")] = "1280x800",
     image: Annotated[str, typer.Option(help="desktop image")] = "basic",
 ) -> None:
@@ -57,7 +68,8 @@ def start(
     with exit_on_error(), _needs_extra():
         from dart_agent.explore.store import ExploreStore
 
-        candidates = _given(vision=vision, text=text)
+        avoided = (*ALWAYS_AVOIDED, *avoid) if avoid else None
+        candidates = _given(vision=vision, text=text, avoid=avoided)
         settings = _settings(
             _given(
                 **options.settings,
@@ -66,6 +78,7 @@ def start(
                 snapshots=snapshots,
                 image=image,
                 resolution=parse_resolution(resolution),
+                applications=also_application or None,
                 candidates=candidates or None,
             )
         )

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.cli import app
+from dart_agent.explore.candidates import ALWAYS_AVOIDED
 from dart_agent.explore.page import coverage
 from dart_agent.explore.store import ExploreStore
 
@@ -52,6 +53,7 @@ def test_an_exploration_is_started_resumed_shown_and_asked_about(tmp_path: Path)
         (["--vision", "sometimes"], "candidates.vision"),
         (["--resolution", "wide"], "WIDTHxHEIGHT"),
         (["--app", "simulated/x"], "simulated/SEED"),
+        (["--avoid", "delete ("], "'delete (' is no regular expression"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(tmp_path: Path, more: list[str], said: str) -> None:
@@ -80,3 +82,15 @@ def test_a_folder_without_an_exploration_is_refused(tmp_path: Path) -> None:
     code, output = run("explore", "resume", str(tmp_path))
     assert code == 2
     assert "there is no exploration" in output
+
+
+def test_what_is_avoided_and_what_belongs_to_the_application_are_said_at_the_start(tmp_path: Path) -> None:
+    out = tmp_path / "explored"
+    more = ("--avoid", "^Delete", "--avoid", "quit", "--also-application", "Helper", "--steps", "3")
+    code, said = run(*START, "--out", str(out), *more)
+    assert code == 0, said
+    with ExploreStore.open(out) as store:
+        assert store.settings.candidates.avoid == (*ALWAYS_AVOIDED, "^Delete", "quit")
+        assert store.settings.applications == ("Helper",)
+    code, said = run("explore", "resume", str(out), "--steps", "4")
+    assert code == 0, said
