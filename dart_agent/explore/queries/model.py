@@ -2,7 +2,8 @@
 
 Role: `model_queries` asks a multimodal model to describe what an element looks like, does, and leads to, from the screens before and after
 it; then asks it which numbered element each query means, and drops those that it cannot tell. Rule: a model that fails, stalls or answers
-nonsense costs its transition the model's words; rules describe it instead. Non-goals: files (`dart_agent.explore.queries.rules`).
+nonsense costs its transition the model's words; rules describe it instead, and after `MAX_FAULTS` in a row all that is left. Non-goals:
+files (`dart_agent.explore.queries.rules`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ FILTER_PROMPT = (
 WRITTEN_KINDS = tuple(kind for kind in get_args(QueryKind) if kind != "name")
 MAX_QUERY = 300
 MAX_MARKS = 60
+MAX_FAULTS = 5
+"""Faults of the model in a row after which it is asked no more: each may cost as long as the longest wait for an answer."""
 
 
 async def model_queries(
@@ -54,22 +57,28 @@ async def model_queries(
         clock: The clock of the wait.
 
     Returns:
-        Queries of the model, and of rules: names always, everything where the model was at fault. How many transitions that were.
+        Queries of the model, and of rules: names always, everything where the model was at fault or was asked no more. How many transitions
+        that were.
     """
     queries: list[ElementQuery] = []
-    faults = 0
+    faults = in_a_row = 0
     for number, transition in enumerate(transitions):
         by_rules = rule_queries([transition])
         if transition.after is None:
+            queries += by_rules
+            continue
+        if in_a_row == MAX_FAULTS:
+            faults += 1
             queries += by_rules
             continue
         try:
             written = await _write(store, transition, model, f"query-{number}", timeout_s, clock)
             kept = [one for one in written if await _is_clear(store, one, model, f"filter-{number}", timeout_s, clock)]
         except ModelFaultError:
-            faults += 1
+            faults, in_a_row = faults + 1, in_a_row + 1
             queries += by_rules
             continue
+        in_a_row = 0
         queries += [*(one for one in by_rules if one.kind == "name"), *kept]
     return drop_ambiguous(queries), faults
 

@@ -14,7 +14,7 @@ from dart_agent.explore.choosers import GreatestQChooser
 from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.graph import KnownScreen
-from dart_agent.explore.queries.model import model_queries
+from dart_agent.explore.queries.model import MAX_FAULTS, model_queries
 from dart_agent.explore.queries.rules import (
     SPLITS,
     ElementTransition,
@@ -170,8 +170,10 @@ class ScriptedAuthor:
         self.choice = choice
         self.functional = functional
         self.fail = fail
+        self.asked = 0
 
     async def complete(self, request: PolicyRequest) -> Completion:
+        self.asked += 1
         if self.fail:
             raise PolicyUnavailableError("status 500")
         text = json.dumps({"choice": self.choice})
@@ -197,6 +199,16 @@ async def test_a_query_of_a_model_stays_where_the_model_finds_its_element(
         broken, faults = await model_queries(store, transition, ScriptedAuthor(choice=choice, functional="open \ud800"))
         assert faults == 0
         assert kept == ("open ?" in {query.text for query in broken})
+
+
+async def test_a_model_that_is_gone_is_not_waited_for_at_every_element(tmp_path: Path) -> None:
+    author = ScriptedAuthor(choice=2, fail=True)
+    with ExploreStore.create(tmp_path, ExploreSettings(app="x")) as store:
+        for screen in (MAIN, DIALOG):
+            store.image_path(screen.image_sha256).write_bytes(_png())
+        transitions = element_transitions([MAIN, DIALOG], CLICKS[:1]) * (MAX_FAULTS + 3)
+        _, faults = await model_queries(store, transitions, author)
+        assert (faults, author.asked) == (MAX_FAULTS + 3, MAX_FAULTS)
 
 
 def _png() -> bytes:
