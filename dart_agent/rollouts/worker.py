@@ -265,8 +265,8 @@ class RolloutWorker:
         task = self._rewards(item.purpose).prepare(self._load_task(item.task_id))
         limits = self._family_limits.get(family_of(item.task_id))
         max_steps = item.max_steps if limits is None else limits.lower_steps(item.max_steps)
-        if "max_steps" in task.model_fields_set:
-            max_steps = min(max_steps, task.max_steps)
+        if max_steps == task.max_steps or (max_steps > task.max_steps and "max_steps" in task.model_fields_set):
+            return task
         return task.model_copy(update={"max_steps": max_steps})
 
     async def _episode(
