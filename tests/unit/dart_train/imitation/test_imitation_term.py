@@ -112,7 +112,9 @@ def test_a_recipe_imitates_its_own_demonstrations_and_those_of_the_run(root: Pat
     assert settings.folders == (root / "demos", paths.screens)
     assert (settings.thoughts, settings.asked.prompt, settings.steps_per_update) == ("none", "tiny", 32)
     assert training_components.imitation(Recipe.model_validate(given | {"train": {}}), paths) is None
-    with pytest.raises(ValidationError, match=r"imitates demonstrations, and there are none: set demos.path"):
+    with pytest.raises(
+        ValidationError, match=r"there are none, because a run collects its own for a warm start only: set demos\.path"
+    ):
         Recipe.model_validate(
             given
             | {
