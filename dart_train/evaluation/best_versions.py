@@ -16,6 +16,7 @@ from typing import Any, Self
 from dart_agent.data_client.wire import VersionRecord
 from dart_agent.errors import WeightUpdateError
 from dart_agent.inference.weights.leases import WeightLease, hold
+from dart_train.model.weights import PolicyVersionStore
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,9 @@ class BestVersions:
         self._leases: dict[int, WeightLease] = {}
         for line in evaluated:
             self._rank[line["version"]] = _rank(line)
+        published = PolicyVersionStore(weights, keep)
         for version in self._best():
-            if (directory := weights / f"v{version}").is_dir():
+            if (directory := published.path(version)).is_dir():
                 self._hold(version, directory)
 
     def __enter__(self) -> Self:

@@ -233,10 +233,10 @@ def _resource_problems(recipe: Recipe, paths: RunPaths) -> list[str]:
     problems = []
     existing = next(folder for folder in (paths.root, *paths.root.resolve().parents) if folder.exists())
     free_disk_gib = shutil.disk_usage(existing).free / GIB
-    limit = (
-        "pause_disk_gib" if RunState.load(paths.state).stages_s else "min_free_disk_gib"
-    )  # what it has written fills the disk itself
-    asked_gib = min(getattr(recipe.limits, limit), recipe.limits.min_free_disk_gib)
+    limit, asked_gib = "min_free_disk_gib", recipe.limits.min_free_disk_gib
+    if RunState.load(paths.state).stages_s and recipe.limits.pause_disk_gib < asked_gib:
+        # A run that goes on has filled the disk itself.
+        limit, asked_gib = "pause_disk_gib", recipe.limits.pause_disk_gib
     if free_disk_gib < asked_gib:
         problems.append(
             f"{existing} has {free_disk_gib:.1f} GiB free, the recipe asks for {asked_gib:g}: free some space or lower limits.{limit}"
