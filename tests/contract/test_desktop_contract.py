@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -295,7 +296,7 @@ async def test_a_snapshot_brings_a_desktop_back(farm_url: str) -> None:
 
 @pytest.mark.parametrize("publish", [True, False])
 async def test_episodes_start_from_the_prepared_state(farm_url: str, publish: bool) -> None:
-    task = NoteTask(id=f"contract/note/{publish}", publish_setup=publish)
+    task = NoteTask(id=f"contract/note/{publish}/{uuid.uuid4().hex}", publish_setup=publish)
     async with await AsyncFarmClient.connect(farm_url) as farm:
         async with AsyncDesktopEnv(farm, shape=SHAPE) as env:
             for solved in (1.0, 0.0):
@@ -313,7 +314,7 @@ async def test_episodes_start_from_the_prepared_state(farm_url: str, publish: bo
 
 
 async def test_a_group_is_prepared_once(farm_url: str) -> None:
-    task = NoteTask(id="contract/note/group")
+    task = NoteTask(id=f"contract/note/group/{uuid.uuid4().hex}")  # another run of this test finds nothing prepared
     async with await AsyncFarmClient.connect(farm_url) as farm:
         envs = [AsyncDesktopEnv(farm, shape=SHAPE) for _ in range(3)]
         await asyncio.gather(*(env.reset(task) for env in envs))

@@ -33,6 +33,7 @@ from dart_server.hostd.linux import cgroups, syscalls, trees
 from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
 from dart_server.hostd.runtime import hardening, syscall_filter
 from dart_server.hostd.runtime.runc import Runc
+from dart_server.hostd.standstill import stopped
 from dart_server.hostd.storage import Storage, discard, file_sizes
 from dart_server.hostd.verbs import Limits
 
@@ -172,21 +173,20 @@ class ContainerManager:
         failure: HostdHostFault | None = None
         for wait_s in (*RETRY_WAITS_S, None):
             further = syscall_filter.read_all(cgroups.group_members(self._cgroup(desktop.name)))
-            began_s = time.monotonic()
-            self.runc.pause(desktop.name, work)
-            try:
-                if failure is not None and NAMELESS_WATCH in str(failure):
-                    self.storage.look_up_names(desktop.name)
-                failure = None
-                supervised = desktop.restored and bool(desktop.first_id)
-                self.runc.checkpoint(desktop.name, processes, work, supervised=supervised, further=further)
-                self.storage.commit_layer(desktop.name, layer_id)
-            except HostdHostFault as error:
-                if wait_s is None or not any(words in str(error) for words in (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH)):
-                    raise
-                failure = error
-            finally:
-                self.runc.resume(desktop.name, work)
+            with stopped(desktop.name, self._cgroup(desktop.name)) as began_s:
+                try:
+                    if failure is not None and NAMELESS_WATCH in str(failure):
+                        self.storage.look_up_names(desktop.name)
+                    failure = None
+                    supervised = desktop.restored and bool(desktop.first_id)
+                    self.runc.checkpoint(desktop.name, processes, work, supervised=supervised, further=further)
+                    self.storage.commit_layer(desktop.name, layer_id)
+                except HostdHostFault as error:
+                    if wait_s is None or not any(
+                        words in str(error) for words in (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH)
+                    ):
+                        raise
+                    failure = error
             stood_still_s += time.monotonic() - began_s
             if failure is None or wait_s is None:
                 break

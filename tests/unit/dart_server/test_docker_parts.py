@@ -142,3 +142,36 @@ def test_a_root_file_system_keeps_modes_links_and_exact_times_in_its_tar(tmp_pat
 def test_a_root_file_system_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         list(images.tar_stream(tmp_path / "nowhere"))
+
+
+class FakePauses:
+    """An engine whose first pauses fail with these words; `asked` counts all."""
+
+    def __init__(self, failures: int, said: str) -> None:
+        self.asked, self._failures, self._said = 0, failures, said
+        self.api = self
+
+    def pause(self, name: str) -> None:
+        from docker.errors import APIError
+
+        self.asked += 1
+        if self.asked <= self._failures:
+            raise APIError(self._said)
+
+
+def test_a_container_that_is_slow_to_stop_is_paused_at_a_later_attempt() -> None:
+    client = FakePauses(2, "Cannot pause container dart-1: OCI runtime pause failed: unable to freeze")
+    container.pause(client, name="dart-1")
+    assert client.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "timeout_s"), [("unable to freeze", 0.0), ("Container dart-1 is not running", container.PAUSE_TIMEOUT_S)]
+)
+def test_a_container_that_cannot_be_paused_is_told_so(said: str, timeout_s: float) -> None:
+    from docker.errors import APIError
+
+    client = FakePauses(9, said)
+    with pytest.raises(APIError, match=said):
+        container.pause(client, name="dart-1", timeout_s=timeout_s)
+    assert client.asked <= 2

@@ -307,6 +307,28 @@ def test_freezing_waits_for_the_kernel_and_gives_up_after_a_while(
     assert not cgroups.is_frozen("/p/other")
 
 
+def test_freezing_lets_go_now_and_then_what_the_kernel_left_half_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 1 leaves a process that is being made; asking again without a release never stops it."""
+    state = freezer(tmp_path, monkeypatch, unified=False) / "freezer.state"
+    written: list[str] = []
+    write = cgroups._write_freeze
+
+    def write_and_stay_half_frozen(directory: Path, *, frozen: bool) -> None:
+        written.append(state.read_text().strip())
+        write(directory, frozen=frozen)
+        if written.count("THAWED") < 2:
+            state.write_text("FREEZING\n")
+
+    monkeypatch.setattr(cgroups, "_write_freeze", write_and_stay_half_frozen)
+    monkeypatch.setattr(cgroups, "_RELEASE_EACH_S", 0.02)
+    assert cgroups.freeze("/p/d", timeout_s=10.0)
+    assert written[0] == "THAWED"
+    assert written[-1] == "THAWED"
+    assert set(written[1:-1]) == {"FREEZING"}
+
+
 def test_a_process_that_will_be_killed_is_known() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         pidfd = os.pidfd_open(process.pid)

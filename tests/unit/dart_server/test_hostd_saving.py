@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from dart_server.hostd import containers
+from dart_server.hostd import containers, standstill
 from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.errors import HostdHostFault
-from dart_server.hostd.linux import cgroups, rlimits
+from dart_server.hostd.linux import cgroups, rlimits, vfork
 from dart_server.hostd.runtime.runc import Runc
 
 CREDENTIALS = "(00.065114) Error (criu/sk-queue.c:117): skqueue: Control messages in queue, not supported"
@@ -30,7 +34,15 @@ class FakeStorage:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for the images and logs of one snapshot."""
+    """A folder for the images and logs of one snapshot; what stops and resumes the desktop leaves a line in `ran`."""
+
+    def note(word: str, *, done: bool = True) -> bool:
+        with (tmp_path / "ran").open("a") as ran:
+            ran.write(word + "\n")
+        return done
+
+    monkeypatch.setattr(cgroups, "freeze", lambda group, timeout_s: note("freeze"))
+    monkeypatch.setattr(cgroups, "thaw", lambda group: note("thaw"))
     monkeypatch.setattr(rlimits, "is_needed", lambda: False)
     monkeypatch.setattr(containers, "RETRY_WAITS_S", (0.01, 0.01))
     for name in ("images", "work"):
@@ -44,7 +56,7 @@ def manager(place: Path, said: str, failures: int) -> tuple[ContainerManager, Fa
     program = place / "fake-runc"
     program.write_text(
         "#!/bin/sh\n"
-        f'for word in "$@"; do case $word in pause|resume|checkpoint) echo $word >>{place}/ran; break ;; esac; done\n'
+        f'for word in "$@"; do case $word in checkpoint) echo $word >>{place}/ran; break ;; esac; done\n'
         f'[ $word = checkpoint ] && [ "$(grep -c checkpoint {place}/ran)" -le {failures} ] || exit 0\n'
         f"cp {place}/said {place}/work/dump.log; touch {place}/images/half\nexit 1\n"
     )
@@ -62,7 +74,7 @@ def save(held: ContainerManager, place: Path) -> float:
 def test_a_desktop_whose_programs_pass_credentials_runs_on_and_is_saved_then(place: Path) -> None:
     held, storage = manager(place, CREDENTIALS, failures=2)
     assert save(held, place) > 0
-    assert (place / "ran").read_text().split() == ["pause", "checkpoint", "resume"] * 3
+    assert (place / "ran").read_text().split() == ["freeze", "checkpoint", "thaw"] * 3
     assert storage.calls == ["commit_layer"]
     assert list((place / "images").iterdir()) == [], "half an attempt is left"
 
@@ -71,7 +83,7 @@ def test_a_queue_that_is_never_read_is_told_after_the_last_attempt(place: Path) 
     held, storage = manager(place, CREDENTIALS, failures=9)
     with pytest.raises(HostdHostFault, match="Control messages in queue"):
         save(held, place)
-    assert (place / "ran").read_text().split() == ["pause", "checkpoint", "resume"] * 3
+    assert (place / "ran").read_text().split() == ["freeze", "checkpoint", "thaw"] * 3
     assert storage.calls == []
 
 
@@ -81,7 +93,64 @@ def test_a_terminal_at_a_password_prompt_is_refused_at_once_with_what_to_do(plac
         save(held, place)
     assert "sudo does at its password prompt" in refused.value.hint
     assert "Answer the prompt or end the program" in refused.value.hint
-    assert (place / "ran").read_text().split() == ["pause", "checkpoint", "resume"]
+    assert (place / "ran").read_text().split() == ["freeze", "checkpoint", "thaw"]
+
+
+def test_a_desktop_that_cannot_be_stopped_is_not_saved(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, storage = manager(place, "", failures=0)
+    monkeypatch.setattr(cgroups, "freeze", lambda group, timeout_s: False)
+    with pytest.raises(HostdHostFault, match="could not be frozen, so it was not saved"):
+        save(held, place)
+    assert not (place / "ran").exists()
+    assert storage.calls == []
+
+
+def test_a_desktop_that_stays_stopped_is_a_fault_of_the_host(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, _ = manager(place, "", failures=0)
+    monkeypatch.setattr(cgroups, "thaw", lambda group: False)
+    with pytest.raises(HostdHostFault, match="could not be thawed"):
+        save(held, place)
+
+
+def test_a_desktop_is_saved_at_a_moment_when_no_process_starts_another(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, _ = manager(place, "", failures=0)
+    found = iter([[7], [7], []])
+    monkeypatch.setattr(vfork, "waiting", lambda pids: next(found))
+    save(held, place)
+    assert (place / "ran").read_text().split() == ["freeze", "thaw"] * 2 + ["freeze", "checkpoint", "thaw"]
+
+
+def test_a_process_that_never_ends_starting_another_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, _ = manager(place, "", failures=0)
+    monkeypatch.setattr(vfork, "waiting", lambda pids: [7])
+    monkeypatch.setattr(standstill, "FREEZE_TIMEOUT_S", 0.03)
+    with pytest.raises(HostdHostFault, match="the process 7 of the desktop desk is starting another without end"):
+        save(held, place)
+    assert (place / "ran").read_text().split()[-1] == "thaw"
+
+
+def test_a_process_that_waits_for_its_childs_program_is_found(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code = (
+        "import os, sys; os.posix_spawn('/bin/true', ['true'], {}, "
+        "file_actions=[(os.POSIX_SPAWN_OPEN, 3, sys.argv[1], os.O_RDONLY, 0)]); print('begun', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(fifo)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        deadline_s = time.monotonic() + 30
+        while vfork.waiting([parent.pid]) != [parent.pid]:
+            assert time.monotonic() < deadline_s, "the child stands at the pipe, and its parent is not seen to wait"
+            time.sleep(0.01)
+        os.close(os.open(fifo, os.O_WRONLY))
+        assert parent.stdout.readline() == b"begun\n"
+        assert vfork.waiting([parent.pid, 2**22 + 1]) == []
+        parent.communicate(b"\n")
 
 
 @pytest.mark.parametrize(("unified", "told"), [(True, ["cgroup-root /p/copy"]), (False, [])])

@@ -16,6 +16,9 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 FREEZE_TIMEOUT_S = 2.0
 _FREEZE_POLL_S = 0.002
+_RELEASE_EACH_S = 0.5
+"""Version 1 can leave a process that was being made while the group was stopping; a release between two requests frees it
+(runc's pull request 2791)."""
 _UNLIMITED = 1 << 60
 _LIMIT_SLACK = 1 << 20
 """Bytes: a group whose use came this near to its limit was at it."""
@@ -124,7 +127,8 @@ def existing_groups(prefix: str) -> list[Path]:
 def freeze(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
     """Stop every process of `/<prefix>/<name>`; True once all stand still, else they go on again."""
     directory = _freezer(group)
-    deadline = time.monotonic() + timeout_s
+    began_s = time.monotonic()
+    deadline, release_s = began_s + timeout_s, began_s + _RELEASE_EACH_S
     while True:
         try:
             # Version 1 gives up on a process that was busy in the kernel; asking again takes it up.
@@ -133,9 +137,13 @@ def freeze(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
             return False
         if is_frozen(group):
             return True
-        if time.monotonic() > deadline:
+        now_s = time.monotonic()
+        if now_s > deadline:
             _thaw(directory)
             return False
+        if now_s > release_s:
+            _thaw(directory)
+            release_s = now_s + _RELEASE_EACH_S
         time.sleep(_FREEZE_POLL_S)
 
 

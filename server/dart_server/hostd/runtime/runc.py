@@ -65,14 +65,6 @@ class Runc:
             self._filters.append(syscall_filter.read(pid))
         return pid
 
-    def pause(self, name: str, work: Path) -> None:
-        """Freeze every process of the container."""
-        self._call(["pause", name], work, HostdHostFault)
-
-    def resume(self, name: str, work: Path) -> None:
-        """Undo `pause`."""
-        self._call(["resume", name], work, HostdHostFault)
-
     def checkpoint(
         self,
         name: str,

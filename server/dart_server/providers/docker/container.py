@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,10 @@ LABEL_FARM = "rl.dart.farm"
 LABEL_DESKTOP = "rl.dart.desktop"
 OVERLAY_STORAGE = frozenset({"overlay2", "overlay"})
 """Storage drivers whose layers the host can tell apart."""
+PAUSE_TIMEOUT_S = 5.0
+_NOT_FROZEN = "unable to freeze"
+"""runc's words for a container whose processes did not stop in time."""
+_PAUSE_POLL_S = 0.05
 _FILES = 65536
 _PROCESSES = 32768
 """Per user; Podman gives itself no more where the host's kernel counts no further."""
@@ -128,7 +133,7 @@ def evidence(client: Any, *, name: str, namespace_fd: int, queries: Sequence[Hos
         def standing_still() -> Iterator[bool]:
             paused = bool(entry["State"]["Paused"])
             if not paused:
-                client.api.pause(name)
+                pause(client, name=name)
             try:
                 yield True
             finally:
@@ -138,6 +143,22 @@ def evidence(client: Any, *, name: str, namespace_fd: int, queries: Sequence[Hos
         return collect(queries, pid, lambda: cgroups.group_members(group), image_layers(entry), standing_still)
     finally:
         os.close(pinned)
+
+
+def pause(client: Any, *, name: str, timeout_s: float = PAUSE_TIMEOUT_S) -> None:
+    """Pause a container; blocks. An engine gives up after some hundredths of a second, which a busy host exceeds, so it is asked again."""
+    from docker.errors import APIError
+
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            client.api.pause(name)
+        except APIError as error:
+            if _NOT_FROZEN not in str(error) or time.monotonic() > deadline_s:
+                raise
+            time.sleep(_PAUSE_POLL_S)
+        else:
+            return
 
 
 def image_layers(entry: dict[str, Any]) -> ImageLayers:

@@ -164,7 +164,7 @@ class DockerProvider:
         """See `base.SupportsFreeze`; the engine's pause."""
         if not (await self._inspect(desktop_id))["State"]["Paused"]:
             name = docker_container.container_name(self.farm, desktop_id)
-            await self._engine.run(lambda client: client.api.pause(name))
+            await self._engine.run(partial(docker_container.pause, name=name))
 
     async def thaw(self, desktop_id: str) -> None:
         """See `base.SupportsFreeze`."""
