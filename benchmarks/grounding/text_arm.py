@@ -8,7 +8,7 @@ that no answer of the baseline is lost to its form. Non-goals: sampling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from dart_agent.grounding.scoring import Point
 from dart_envs.types import RgbImage
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import SupervisedConfig
-from dart_train.grounding.losses import language_loss
+from dart_train.grounding.losses import language_loss, share
 from dart_train.grounding.supervised import BackboneTrainer
 from dart_train.model.policy_model import LoadedModel
 
@@ -54,17 +54,23 @@ class TextTrainer(BackboneTrainer):
         self._config = config
         self._packer = QuestionPacker(AskedText(loaded.model, loaded.processor))
 
-    def losses(self, number: int) -> dict[str, Tensor]:
+    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
         """The loss of the answers; see `SupervisedTrainer.losses`."""
         config = self._config
         batch = self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
-        images = [read_image(path, samples[0].image_wh) for path, samples in batch]
-        asked = [
-            [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
-            for _, samples in batch
-        ]
-        packed = self._packer.pack(images, asked)
-        return {"language_loss": language_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
+        questions = sum(len(samples) for _, samples in batch)
+        for rows in self.passes(batch):
+            images = [read_image(path, samples[0].image_wh) for path, samples in rows]
+            asked = [
+                [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
+                for _, samples in rows
+            ]
+            packed = self._packer.pack(images, asked)
+            with self.compute.autocast():
+                hidden_BTD = run_backbone(self.loaded.model, packed)
+                loss = language_loss(self.loaded.model, hidden_BTD, packed)
+            # All answers have the same number of tokens.
+            yield {"language_loss": loss * share(sum(map(len, asked)), questions)}
 
 
 def text_target(sample: GroundingSample) -> tuple[int, int]:

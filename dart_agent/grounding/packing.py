@@ -177,6 +177,18 @@ class QuestionPacker:
             decisions=tuple(tuple(row.decisions) for row in rows),
         )
 
+    def learnt_tokens(self, question: Question) -> int:
+        """How many tokens of a question's answer are learnt.
+
+        Args:
+            question: The question.
+
+        Returns:
+            The number of its labels that are not NO_LABEL.
+        """
+        _, _, labels = self._question(question)
+        return sum(label != NO_LABEL for label in labels)
+
     def _row(self, cells: int, size_thw: tuple[int, ...], questions: Sequence[Question]) -> _Row:
         prefix, prefix_positions = self._image(cells, size_thw)
         positions = [prefix_positions]

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from dart_agent.grounding.verifier import Marking
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
-from dart_train.model.device import DeviceChoice
+from dart_train.model.device import DeviceChoice, DtypeChoice
 from dart_train.objectives.settings import AdvantageKind
 from dart_train.trainer.config import OptimizerSettings
 
@@ -45,6 +45,12 @@ class SupervisedConfig(StrictModel):
         seed: Seed of all that is random.
         threads: CPU threads of torch.
         device: Where to train.
+        dtype: Of matrix products; auto: bfloat16 on a GPU, else float32. Weights that are trained are float32.
+        rows_per_pass: Rows of one forward and backward pass: images with their questions, or marked crops for a verifier. Fewer rows take
+            less memory and give the same gradients up to rounding. None: all rows of an update.
+        gradient_checkpointing: Keep only the inputs of each layer for the backward pass, and compute the rest again in it.
+        max_pixels: Most pixels of an image; the processor shrinks larger ones, also when the trained model is used. None: the processor's
+            own limit.
     """
 
     start_model: str
@@ -62,6 +68,10 @@ class SupervisedConfig(StrictModel):
     seed: int = Field(default=0, ge=0)
     threads: int = Field(default=2, ge=1)
     device: DeviceChoice = "auto"
+    dtype: DtypeChoice = "auto"
+    rows_per_pass: int | None = Field(default=None, ge=1)
+    gradient_checkpointing: bool = False
+    max_pixels: int | None = Field(default=None, ge=1)
 
     @property
     def default_learning_rate(self) -> float:

@@ -7,7 +7,7 @@ leaves every other weight bit for bit. Non-goals: the loop (`dart_train.groundin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,15 +15,15 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import ADDED_TOKENS
 from dart_agent.grounding.labels import offset_targets, token_targets
 from dart_agent.grounding.model import GroundingModel, attach_head, load_grounding_model
-from dart_agent.grounding.samples import read_image
+from dart_agent.grounding.samples import GroundingSample, read_image
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.grounding.batches import Batch, SampleSet
 from dart_train.grounding.config import GroundingConfig, HeadConfig
+from dart_train.grounding.memory import set_up_backbone
 from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_training
 from dart_train.model.adapters import AdaptedModel, attach_adapter
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dart_agent.grounding.forward import ForwardOutput
-    from dart_agent.grounding.packing import PackedQuestions
+    from dart_agent.grounding.packing import PackedQuestions, Question
 
 Settings = TypeVar("Settings", bound=HeadConfig)
 
@@ -49,7 +49,8 @@ def train_grounding(
         clock: Measures the duration.
 
     Returns:
-        The trained model, in evaluation mode; with adapters, they are not merged into it.
+        The trained model, in evaluation mode; with adapters, they are not merged into it. Where matrix products are computed in bfloat16,
+        it may have frozen weights in it, and is asked under autocast.
 
     Raises:
         ConfigError: The samples cannot be used.
@@ -67,7 +68,7 @@ def train_grounding(
 
 
 def load_start_model(config: HeadConfig) -> GroundingModel:
-    """Load what the training starts from; a model without a head gets a new one.
+    """Load what the training starts from, on the CPU; a model without a head gets a new one.
 
     Args:
         config: The configuration.
@@ -78,14 +79,13 @@ def load_start_model(config: HeadConfig) -> GroundingModel:
     Raises:
         ModelNotFoundError: It cannot be loaded.
     """
-    device = ComputeDevice.resolve(config.device, "float32").device
     try:
         path = resolve_checkpoint(config.start_model) / "config.json"
     except ConfigError as error:
         raise ModelNotFoundError(str(error)) from None
     if "pointer_pad_token_id" in json.loads(path.read_text(encoding="utf-8")):
-        return load_grounding_model(config.start_model, device)
-    loaded = load_model(config.start_model, device)
+        return load_grounding_model(config.start_model)
+    loaded = load_model(config.start_model)
     return attach_head(
         loaded.model, loaded.processor, offset_parts=config.offset_parts, system=config.system, seed=config.seed
     )
@@ -97,7 +97,7 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
     Args:
         config: The configuration.
         samples: What is learnt.
-        model: The model; it is set up for training in place.
+        model: The model; it is set up for training in place, and put on the device of the configuration.
     """
 
     def __init__(self, config: Settings, samples: SampleSet, model: GroundingModel) -> None:
@@ -109,10 +109,12 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         self._packer = QuestionPacker(model)
         self._adapted: AdaptedModel | None = None
         self._masked: Any = None
+        self.compute = ComputeDevice.resolve(config.device, config.dtype)
         self._choose_trained()
-        if str(model.device) == "cpu":
-            optimize_vision_for_cpu(model.backbone)
-        model.backbone.train()
+        set_up_backbone(model.backbone, model.processor, config, self.compute)
+        model.head.to(self.compute.device)
+        if self._masked is not None:
+            self._mask_known_rows(self._masked)
         for module in model.head.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = config.dropout
@@ -121,26 +123,44 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         undecayed = () if self._masked is None else (self._masked,)
         super().__init__(config, {"backbone": model.backbone, "head": model.head}, undecayed)
 
-    def forward(self, number: int) -> tuple[Batch, PackedQuestions, ForwardOutput]:
-        """Run the model on the batch of an update.
+    def batch(self, number: int) -> Batch:
+        """The batch of an update.
 
         Args:
             number: Number of the update.
 
         Returns:
-            The batch, its questions as tensors, and what the model says.
+            Image files with samples.
+        """
+        config = self.config
+        return self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
+
+    def forward(self, batch: Batch) -> tuple[PackedQuestions, ForwardOutput]:
+        """Run the model.
+
+        Args:
+            batch: Image files with samples.
+
+        Returns:
+            The questions as tensors, and what the model says.
         """
         from dart_agent.grounding.forward import run_forward
-        from dart_agent.grounding.packing import Question
 
-        config = self.config
-        batch = self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
-        asked = [
-            [Question.point(sample.instruction, len(sample.targets)) for sample in samples] for _, samples in batch
-        ]
+        asked = [[_question(sample) for sample in samples] for _, samples in batch]
         images = [read_image(path, samples[0].image_wh) for path, samples in batch]
         packed = self._packer.pack(images, asked)
-        return batch, packed, run_forward(self.model, packed)
+        return packed, run_forward(self.model, packed)
+
+    def learnt_tokens(self, batch: Batch) -> int:
+        """How many tokens the answers to a batch have for the language model to learn.
+
+        Args:
+            batch: Image files with samples.
+
+        Returns:
+            The number.
+        """
+        return sum(self._packer.learnt_tokens(_question(sample)) for _, samples in batch for sample in samples)
 
     def save(self, directory: Path) -> None:
         """Write the model, adapters merged; see `SupervisedTrainer.save`."""
@@ -158,34 +178,50 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         if config.stage == "all" and config.freeze_vision:
             backbone.model.visual.requires_grad_(False)
         if config.stage == "head" or config.lora is not None:
-            self._train_new_rows()
+            self._masked = backbone.get_input_embeddings().weight
+            self._masked.requires_grad_(True)
 
-    def _train_new_rows(self) -> None:
+    def _mask_known_rows(self, weight: Any) -> None:
         """Train the embeddings of the added tokens alone: the gradient of every other row is 0, and weight decay is not for them."""
         import torch
 
-        weight = self.model.backbone.get_input_embeddings().weight
-        weight.requires_grad_(True)
         added = torch.tensor(self.model.tokenizer.convert_tokens_to_ids(list(ADDED_TOKENS)), device=weight.device)
         mask_V1 = torch.zeros(weight.shape[0], 1, device=weight.device, dtype=weight.dtype)
         mask_V1[added] = 1.0
         weight.register_hook(lambda gradient: gradient * mask_V1)
-        self._masked = weight
 
 
 class GroundingTrainer(HeadTrainer[GroundingConfig]):
     """A model with a head and its optimiser, which learns from labels."""
 
-    def losses(self, number: int) -> dict[str, Tensor]:
+    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
         """The losses of pointer, offset and language; see `SupervisedTrainer.losses`."""
+        from dart_train.grounding.losses import mean_loss, share
+
+        batch = self.batch(number)
+        pointing = _count_pointing(batch)
+        tokens = self.learnt_tokens(batch) if self.config.lm_weight else 0
+        for rows in self.passes(batch):
+            with self.compute.autocast():
+                packed, output = self.forward(rows)
+                attention, offsets = self._pointing_losses(rows, output)
+                language = self._language_loss(packed, output)
+            part = share(len(attention), pointing)
+            yield {
+                "pointer_loss": mean_loss(attention, output.hidden_BTD) * part,
+                "offset_loss": mean_loss(offsets, output.hidden_BTD) * part,
+                "language_loss": language * share(self.learnt_tokens(rows) if tokens else 0, tokens),
+            }
+
+    def _pointing_losses(self, rows: Batch, output: ForwardOutput) -> tuple[list[Tensor], list[Tensor]]:
+        """The losses of attention and offset of each question with a target."""
         import torch
 
-        from dart_train.grounding.losses import attention_loss, language_loss, mean_loss, offset_loss
+        from dart_train.grounding.losses import attention_loss, offset_loss
 
         config, head = self.config, self.model.head
-        batch, packed, output = self.forward(number)
         attention, offsets = [], []
-        for row, (_, samples) in zip(output.questions, batch, strict=True):
+        for row, (_, samples) in zip(output.questions, rows, strict=True):
             for found, sample in zip(row, samples, strict=True):
                 if sample.is_refusal:
                     continue
@@ -195,16 +231,14 @@ class GroundingTrainer(HeadTrainer[GroundingConfig]):
                 if head.offset is not None:
                     parts = torch.from_numpy(offset_targets(found.grid, sample.targets, head.offset_parts))
                     offsets.append(offset_loss(head, found, targets_KM, parts.to(found.logits_KM)))
-        language = (
-            language_loss(self.model.backbone, output.hidden_BTD, packed)
-            if config.lm_weight
-            else mean_loss([], output.hidden_BTD)
-        )
-        return {
-            "pointer_loss": mean_loss(attention, output.hidden_BTD),
-            "offset_loss": mean_loss(offsets, output.hidden_BTD),
-            "language_loss": language,
-        }
+        return attention, offsets
+
+    def _language_loss(self, packed: PackedQuestions, output: ForwardOutput) -> Tensor:
+        from dart_train.grounding.losses import language_loss, mean_loss
+
+        if not self.config.lm_weight:
+            return mean_loss([], output.hidden_BTD)
+        return language_loss(self.model.backbone, output.hidden_BTD, packed)
 
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
         """The losses under the configuration's weights."""
@@ -214,3 +248,14 @@ class GroundingTrainer(HeadTrainer[GroundingConfig]):
             + config.offset_weight * losses["offset_loss"]
             + config.lm_weight * losses["language_loss"]
         )
+
+
+def _question(sample: GroundingSample) -> Question:
+    from dart_agent.grounding.packing import Question
+
+    return Question.point(sample.instruction, len(sample.targets))
+
+
+def _count_pointing(batch: Batch) -> int:
+    """How many samples have a target."""
+    return sum(not sample.is_refusal for _, samples in batch for sample in samples)

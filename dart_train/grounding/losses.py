@@ -143,5 +143,18 @@ def mean_loss(losses: Sequence[Tensor], like: Tensor) -> Tensor:
     return torch.stack(list(losses)).mean() if losses else 0.0 * like.sum()
 
 
+def share(part: int, whole: int) -> float:
+    """What a mean over a part counts for in the mean over the whole.
+
+    Args:
+        part: How many of them the part has.
+        whole: How many there are.
+
+    Returns:
+        part / whole; 1 where there is none at all.
+    """
+    return part / whole if whole else 1.0
+
+
 def _at_least_float32(tensor: Tensor) -> Tensor:
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -8,20 +8,23 @@ of seed and update. Non-goals: rollouts on desktops; refusals, which are left ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.scoring import is_hit
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
-from dart_train.grounding.batches import SampleSet
+from dart_train.grounding.batches import Batch, SampleSet
 from dart_train.grounding.config import PointRewardConfig
 from dart_train.grounding.fit import HeadTrainer, load_start_model
 from dart_train.grounding.supervised import Progress, run_training
 from dart_train.objectives.advantages import group_advantages
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from dart_agent.grounding.forward import ForwardOutput
 
 
 def train_by_reward(
@@ -55,18 +58,37 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
         model: The model; it is set up for training in place.
     """
 
-    def losses(self, number: int) -> dict[str, Tensor]:
+    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
         """The policy's loss, the entropy and the mean reward; see `SupervisedTrainer.losses`."""
         import torch
 
+        from dart_train.grounding.losses import mean_loss, share
+
+        generator = torch.Generator(self.model.device).manual_seed(self.config.seed * 1_000_003 + number)
+        batch = self.batch(number)
+        targets_Q = [len(sample.targets) for _, samples in batch for sample in samples if not sample.is_refusal]
+        for rows in self.passes(batch):
+            with self.compute.autocast():
+                _, output = self.forward(rows)
+                losses, entropies, rewards = self._play(rows, output, generator)
+            part = share(len(losses), len(targets_Q))
+            yield {
+                "policy_loss": mean_loss(losses, output.hidden_BTD) * part,
+                "entropy": mean_loss(entropies, output.hidden_BTD) * share(len(entropies), sum(targets_Q)),
+                "reward": mean_loss(rewards, output.hidden_BTD) * part,
+            }
+
+    def _play(
+        self, rows: Batch, output: ForwardOutput, generator: torch.Generator
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Sample a group for each question with a target: its loss and mean reward, and the entropy of each target."""
+        import torch
+
         from dart_agent.grounding.pointing import PointDistribution
-        from dart_train.grounding.losses import mean_loss
 
         config = self.config
-        batch, _, output = self.forward(number)
-        generator = torch.Generator(self.model.device).manual_seed(config.seed * 1_000_003 + number)
         losses, entropies, rewards = [], [], []
-        for row, (_, samples) in zip(output.questions, batch, strict=True):
+        for row, (_, samples) in zip(output.questions, rows, strict=True):
             for found, sample in zip(row, samples, strict=True):
                 if sample.is_refusal:
                     continue
@@ -89,11 +111,7 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
                 losses.append(-(advantages * torch.stack(logprobs)).mean())
                 entropies += [target.entropy() for target in targets]
                 rewards.append(torch.tensor(hits, device=found.logits_KM.device).mean())
-        return {
-            "policy_loss": mean_loss(losses, output.hidden_BTD),
-            "entropy": mean_loss(entropies, output.hidden_BTD),
-            "reward": mean_loss(rewards, output.hidden_BTD),
-        }
+        return losses, entropies, rewards
 
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
         """The policy's loss with the entropy bonus."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +21,8 @@ from dart_agent.metrics_file import append_metrics
 from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import SupervisedConfig
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.grounding.memory import set_up_backbone
+from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError
 from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
@@ -31,8 +33,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SETTINGS = "settings.json"
-_FREE = ("updates", "out_dir", "checkpoints", "metrics", "checkpoint_every", "report_every", "threads", "device")
+_FREE = (
+    *("updates", "out_dir", "checkpoints", "metrics", "checkpoint_every", "report_every", "threads", "device"),
+    *("rows_per_pass", "gradient_checkpointing"),
+)
 """What may change between two calls of one training."""
+Row = TypeVar("Row")
 Progress = Callable[[Mapping[str, Any]], None]
 KEPT_STATES = 2
 
@@ -62,14 +68,14 @@ class SupervisedTrainer(ABC):
         )
 
     @abstractmethod
-    def losses(self, number: int) -> dict[str, Tensor]:
-        """Compute the losses of an update's batch.
+    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
+        """Compute the losses of an update's batch, one forward pass after the other.
 
         Args:
             number: Number of the update.
 
-        Returns:
-            Scalars by name.
+        Yields:
+            Scalars by name, for each pass; their sums over all passes are the losses of the batch.
         """
 
     @abstractmethod
@@ -77,10 +83,10 @@ class SupervisedTrainer(ABC):
         """Weigh the losses.
 
         Args:
-            losses: As `losses` gave them.
+            losses: Those of a pass, as `losses` gave them.
 
         Returns:
-            What is minimised.
+            What is minimised; linear in the losses, so that the passes of a batch add up.
         """
 
     @abstractmethod
@@ -100,6 +106,19 @@ class SupervisedTrainer(ABC):
             if parameter.requires_grad
         }
 
+    def passes(self, rows: list[Row]) -> Iterator[list[Row]]:
+        """Divide the rows of an update into those of its forward passes.
+
+        Args:
+            rows: The rows.
+
+        Yields:
+            At most `rows_per_pass` of them at a time, in order.
+        """
+        size = self._settings.rows_per_pass or max(1, len(rows))
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size]
+
     def update(self, number: int) -> dict[str, float]:
         """Do one update.
 
@@ -111,18 +130,20 @@ class SupervisedTrainer(ABC):
         """
         import torch
 
-        config = self._settings
+        config, found = self._settings, defaultdict[str, float](float)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config.optimizer, number, config.updates)
         with torch.random.fork_rng():
             torch.manual_seed(config.seed * 1_000_003 + number)
-            losses = self.losses(number)
             self.optimizer.zero_grad(set_to_none=True)
-            self.total(losses).backward()  # type: ignore[no-untyped-call]
+            for losses in self.losses(number):
+                self.total(losses).backward()  # type: ignore[no-untyped-call]
+                for name, value in losses.items():
+                    found[name] += float(value.detach())
         zero_missing_gradients(self.trained().values())
         torch.nn.utils.clip_grad_norm_(self.trained().values(), config.optimizer.grad_clip)
         self.optimizer.step()
-        return {name: float(value.detach()) for name, value in losses.items()}
+        return dict(found)
 
     def tensors(self) -> dict[str, Tensor]:
         """Trained parameters and the optimiser's state of each, by name."""
@@ -157,7 +178,7 @@ class BackboneTrainer(SupervisedTrainer):
     Args:
         config: The configuration.
         samples: What is learnt.
-        loaded: The model; it is set up for training in place.
+        loaded: The model; it is set up for training in place, and put on the device of the configuration.
         freeze_vision: Whether the vision tower stays as it is.
     """
 
@@ -165,12 +186,12 @@ class BackboneTrainer(SupervisedTrainer):
         self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel, *, freeze_vision: bool = False
     ) -> None:
         self.samples, self.loaded = samples, loaded
+        self.compute = ComputeDevice.resolve(config.device, config.dtype)
         loaded.model.requires_grad_(True)
         if freeze_vision:
             loaded.model.model.visual.requires_grad_(False)
-        if str(loaded.model.device) == "cpu":
-            optimize_vision_for_cpu(loaded.model)
-        super().__init__(config, {"backbone": loaded.model.train()})
+        set_up_backbone(loaded.model, loaded.processor, config, self.compute)
+        super().__init__(config, {"backbone": loaded.model})
 
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
         """The one loss."""

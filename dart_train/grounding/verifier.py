@@ -10,6 +10,7 @@ Non-goals: the loop (`dart_train.grounding.supervised`).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -21,12 +22,12 @@ from dart_agent.grounding.samples import Box, GroundingSample, read_image
 from dart_agent.grounding.scoring import Point, in_target
 from dart_agent.grounding.verifier import SETTINGS_KEY, Verifier, marked_crop, verifier_answer, verifier_question
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import VerifierConfig
-from dart_train.grounding.losses import judgement_loss
+from dart_train.grounding.losses import judgement_loss, share
 from dart_train.grounding.supervised import BackboneTrainer, Progress, run_training
-from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, load_model
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ def train_verifier(config: VerifierConfig, on_progress: Progress | None = None, 
     """
 
     def trainer_of(samples: SampleSet) -> VerifierTrainer:
-        device = ComputeDevice.resolve(config.device, "float32").device
-        return VerifierTrainer(config, samples, load_model(config.start_model, device))
+        return VerifierTrainer(config, samples, load_model(config.start_model))
 
     run_training(trainer_of, config, "verifier", on_progress, clock)
 
@@ -144,11 +144,23 @@ class VerifierTrainer(BackboneTrainer):
         self._config = config
         self._packer = QuestionPacker(Verifier(loaded.model, loaded.processor, marking=config.marking))
 
-    def losses(self, number: int) -> dict[str, Tensor]:
+    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
         """The loss of the judgements; see `SupervisedTrainer.losses`."""
+        crops = self._crops(number)
+        for rows in self.passes(crops):
+            packed = self._packer.pack([crop for crop, _ in rows], [[question] for _, question in rows])
+            with self.compute.autocast():
+                hidden_BTD = run_backbone(self.loaded.model, packed)
+                loss = judgement_loss(self.loaded.model, hidden_BTD, packed)
+            yield {"judgement_loss": loss * share(len(rows), len(crops))}
+        if not crops:
+            yield {"judgement_loss": 0.0 * self.loaded.model.lm_head.weight.sum()}
+
+    def _crops(self, number: int) -> list[tuple[RgbImage, Question]]:
+        """The marked crops of an update, a right and a wrong point of each sample, and what is asked about them."""
         config = self._config
         random = Random(f"{config.seed}/points/{number}")
-        crops, asked = [], []
+        found = []
         for path, samples in self.samples.batch(
             number, config.images_per_update, config.questions_per_image, config.seed
         ):
@@ -158,12 +170,9 @@ class VerifierTrainer(BackboneTrainer):
                 if wrong is None:
                     continue
                 for point, right in ((right_point(sample, random), True), (wrong, False)):
-                    crops.append(marked_crop(image, point, config.marking))
-                    asked.append([Question(verifier_question(sample.instruction), verifier_answer(right))])
-        if not crops:
-            return {"judgement_loss": 0.0 * self.loaded.model.lm_head.weight.sum()}
-        packed = self._packer.pack(crops, asked)
-        return {"judgement_loss": judgement_loss(self.loaded.model, run_backbone(self.loaded.model, packed), packed)}
+                    question = Question(verifier_question(sample.instruction), verifier_answer(right))
+                    found.append((marked_crop(image, point, config.marking), question))
+        return found
 
     def save(self, directory: Path) -> None:
         """Write the model with its marking; see `SupervisedTrainer.save`."""

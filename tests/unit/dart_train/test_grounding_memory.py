@@ -1,0 +1,160 @@
+"""What takes less memory gives the same training: several passes, recomputed activations, frozen weights in bfloat16, smaller images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+from dart_agent.errors import ConfigError  # noqa: E402
+from dart_agent.grounding.model import HEAD_PREFIX, load_grounding_model  # noqa: E402
+from dart_train.grounding.__main__ import main  # noqa: E402
+from dart_train.grounding.batches import SampleSet  # noqa: E402
+from dart_train.grounding.config import VerifierConfig  # noqa: E402
+from dart_train.grounding.fit import GroundingTrainer, load_start_model, train_grounding  # noqa: E402
+from dart_train.grounding.reward import PointRewardTrainer  # noqa: E402
+from dart_train.grounding.supervised import SupervisedTrainer  # noqa: E402
+from dart_train.grounding.verifier import VerifierTrainer  # noqa: E402
+from dart_train.model.policy_model import load_model  # noqa: E402
+from tests.unit.dart_train.test_grounding_training import config  # noqa: E402
+from tests.unit.dart_train.test_point_reward import make_config as reward_config  # noqa: E402
+
+
+def labels_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+    settings = config(folder, stage="all", images_per_update=3, dropout=0.1, **changes)
+    return GroundingTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
+
+
+def reward_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+    settings = reward_config(folder, images_per_update=3, entropy_weight=0.1, **changes)
+    return PointRewardTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
+
+
+def verifier_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+    settings = VerifierConfig.model_validate(
+        {
+            key: value
+            for key, value in config(folder, images_per_update=3).model_dump(exclude={"optimizer"}).items()
+            if key in VerifierConfig.model_fields
+        }
+        | changes
+    )
+    return VerifierTrainer(settings, SampleSet(settings.samples), load_model(settings.start_model))
+
+
+def updated(trainer: SupervisedTrainer) -> tuple[dict[str, float], dict[str, Any]]:
+    """Losses and gradients of the first update."""
+    losses = trainer.update(0)
+    return losses, {name: one.grad.clone() for name, one in trainer.trained().items()}
+
+
+def check_same(one: tuple[dict[str, float], dict[str, Any]], other: tuple[dict[str, float], dict[str, Any]]) -> None:
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    assert any(float(gradient.abs().max()) > 1e-3 for gradient in one[1].values())
+    for name, gradient in one[1].items():
+        assert torch.allclose(gradient, other[1][name], rtol=1e-3, atol=2e-6), name
+
+
+@pytest.mark.parametrize("make", [labels_trainer, reward_trainer, verifier_trainer])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_several_passes_are_one(make: Callable[..., SupervisedTrainer], rows: int, tmp_path: Path) -> None:
+    """Refusals are among the samples, so that the passes have different numbers of targets."""
+    whole, parts = make(tmp_path), make(tmp_path, rows_per_pass=rows)
+    assert len(list(whole.losses(0))) == 1
+    assert len(list(parts.losses(0))) > 1
+    check_same(updated(whole), updated(parts))
+
+
+@pytest.mark.parametrize("make", [labels_trainer, verifier_trainer])
+def test_recomputed_activations_are_the_same(make: Callable[..., SupervisedTrainer], tmp_path: Path) -> None:
+    found = []
+    for recompute in (False, True):
+        trainer = make(tmp_path, gradient_checkpointing=recompute)
+        calls: list[int] = []
+        backbone = trainer._modules["backbone"]
+        backbone.model.language_model.layers[0].mlp.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        found.append(updated(trainer))
+        assert len(calls) == (2 if recompute else 1)
+    check_same(*found)
+
+
+def round_weights(folder: Path) -> None:
+    """Leave nothing in the start model's weights that bfloat16 cannot hold."""
+    path = folder / "start" / "model.safetensors"
+    weights = {name: tensor.bfloat16().float() for name, tensor in load_file(path).items()}
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_frozen_weights_are_bfloat16_where_no_bit_is_lost(exact: bool, tmp_path: Path) -> None:
+    settings = config(tmp_path, updates=1, dtype="bfloat16", optimizer={"learning_rate": 1e-2})
+    if exact:
+        round_weights(tmp_path)
+    start = load_file(tmp_path / "start" / "model.safetensors")
+    trained = train_grounding(settings)
+    kept = {one.dtype for one in trained.backbone.model.parameters() if not one.requires_grad}
+    assert kept == {torch.bfloat16 if exact else torch.float32}
+    assert {one.dtype for one in trained.head.parameters()} == {torch.float32}
+    written = load_file(settings.out_dir / "model.safetensors")
+    embedding = next(name for name in written if "embed_tokens" in name)
+    assert written[embedding].dtype == torch.float32
+    assert not torch.equal(written[embedding][-5:], start[embedding].mean(dim=0).expand(5, -1)), "new rows are trained"
+    for name, tensor in written.items():
+        if name in start and "embed_tokens" not in name:
+            assert torch.equal(tensor.float()[: len(start[name])], start[name]), name
+    assert any(name.startswith(HEAD_PREFIX) for name in written)
+    again = load_grounding_model(settings.out_dir)
+    assert {one.dtype for one in again.backbone.parameters()} == {torch.float32}
+
+
+def test_adapters_learn_on_frozen_weights_in_bfloat16(tmp_path: Path) -> None:
+    settings = config(
+        tmp_path, stage="all", lora={"rank": 2}, dtype="bfloat16", gradient_checkpointing=True, rows_per_pass=1
+    )
+    round_weights(tmp_path)
+    trainer = GroundingTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
+    assert {one.dtype for one in trainer.trained().values()} == {torch.float32}
+    _, gradients = updated(trainer)
+    assert sum(float(one.abs().max()) > 0 for name, one in gradients.items() if "lora_B" in name) > 4
+
+
+def test_bfloat16_products_are_near_those_of_float32(tmp_path: Path) -> None:
+    whole, rounded = (updated(labels_trainer(tmp_path, dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    assert rounded[0] == pytest.approx(whole[0], rel=0.02)
+    assert rounded[0] != whole[0]
+    assert all(gradient.dtype == torch.float32 for gradient in rounded[1].values())
+
+
+def test_larger_images_are_shrunk_and_the_model_keeps_the_limit(tmp_path: Path) -> None:
+    small = config(tmp_path, updates=1, max_pixels=64 * 32)
+    trainer = GroundingTrainer(small, SampleSet(small.samples), load_start_model(small))
+    packed, _ = trainer.forward(trainer.batch(0))
+    assert {(grid.columns, grid.rows) for grid in packed.grids} == {(2, 1)}
+    train_grounding(small)
+    size = load_grounding_model(small.out_dir).processor.image_processor.size
+    assert size["longest_edge"] == 64 * 32
+
+
+def test_a_limit_below_the_processors_least_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = config(tmp_path, max_pixels=8)
+    with pytest.raises(ConfigError, match="max_pixels is 8, but the model's processor enlarges images to"):
+        train_grounding(settings)
+    path = tmp_path / "config.json"
+    path.write_text(settings.model_dump_json())
+    assert main(["--config", str(path)]) == 2
+    assert "raise it" in capsys.readouterr().err
+
+
+def test_how_much_memory_is_taken_may_change_on_the_way(tmp_path: Path) -> None:
+    first = config(tmp_path, updates=2)
+    train_grounding(first)
+    more = config(tmp_path, name="more", checkpoints=first.checkpoints, rows_per_pass=1, gradient_checkpointing=True)
+    train_grounding(more)
+    with pytest.raises(ConfigError, match=r"\(max_pixels differ\)"):
+        train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, max_pixels=64 * 32))
