@@ -1,7 +1,7 @@
 """Evaluation on validation while training goes on.
 
-Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of greedy episodes on a share of the desktops, and a line
-of metrics with what it found.
+Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of episodes on a share of the desktops, and a line of
+metrics with what it found.
 Rule: training waits for nothing here, and what is unfinished when it ends is stopped. Inference workers go on to newer versions meanwhile,
 so a line covers several versions, which it names; an episode that two versions wrote does not count; infeasible tasks are apart. The
 weights of the best versions stay (`best_versions`). Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a
@@ -25,10 +25,10 @@ from dart_server.wire import Clock
 from dart_train.config import Recipe
 from dart_train.config.evaluation import EvalSection
 from dart_train.evaluation.best_versions import BestVersions
-from dart_train.evaluation.results import separate_infeasible
+from dart_train.evaluation.results import PASS_AT, separate_infeasible
 from dart_train.evaluation.reward_alarm import find_reward_alarm
 from dart_train.evaluation.reward_marks import single_source
-from dart_train.evaluation.statistics import success_rate
+from dart_train.evaluation.statistics import pass_rate, success_rate
 from dart_train.run import phases
 
 METRICS_KIND = "evaluation"
@@ -141,9 +141,9 @@ def describe_evaluation(
         infeasible: Ids of tasks that cannot be done.
 
     Returns:
-        Success with its 95 % interval, how many episodes count and how many do not, the versions, and what judged it; where episodes of
-        infeasible tasks count, their success and number, which are in none of the other figures. None where no episode of a feasible task
-        counts.
+        Success with its 95 % interval, pass@k as `pass_at_K` as far as tasks have K episodes that count, how many episodes count and how
+        many do not, the versions, and what judged it; where episodes of infeasible tasks count, their success and number, which are in none
+        of the other figures. None where no episode of a feasible task counts.
 
     Raises:
         MixedRewardsError: Several sources judged it.
@@ -159,6 +159,9 @@ def describe_evaluation(
         "reward_source": source.value,
         "lower": success.lower,
         "upper": success.upper,
+        **{
+            f"pass_at_{k}": found.value for k in PASS_AT[1:] if (found := pass_rate(rewards, k, success_at)) is not None
+        },
         "episodes": len(versions),
         "mixed_episodes": len(feasible) - len(versions),
         "first_version": min(versions),

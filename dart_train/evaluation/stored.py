@@ -55,6 +55,7 @@ from dart_train.run.phases import (
     EVAL_BEFORE,
     EVAL_DURING,
     TEST,
+    during_temperature,
     first_name,
     held_out_families,
     infeasible_tasks,
@@ -253,18 +254,23 @@ def validated_versions(run: OpenRun) -> dict[int, Estimate]:
 
 
 def _validation_episodes(run: OpenRun) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
-    """Episodes of a run's evaluations on validation that one kept version wrote: of feasible tasks, and of infeasible ones."""
+    """Episodes of a run's evaluations on validation that one kept version wrote: of feasible tasks, and of infeasible ones.
+
+    Only episodes of one temperature are compared: that of the evaluations during training, or greedy ones where it has no such episode.
+    """
     kept = kept_versions(run)
-    judged: list[EpisodeResult] = []
+    by_temperature: dict[float, list[EpisodeResult]] = defaultdict(list)
     with Session(run.engine) as session:
-        for name in session.scalars(select(PhaseTable.name)):
+        for name, spec in session.execute(select(PhaseTable.name, PhaseTable.spec)):
             if first_name(name) not in (EVAL_BEFORE, EVAL_DURING, EVAL_AFTER):
                 continue
-            judged += [
+            by_temperature[PhaseSpec.model_validate(spec).sampling.temperature] += [
                 each
                 for each in status.results(session, name)
                 if each.version_min == each.version_max and each.version_min in kept
             ]
+    wanted = during_temperature(run.recipe) if run.recipe.eval.during_training else 0.0
+    judged = by_temperature[wanted] or by_temperature[0.0]
     single_source(judged, f"validation of {run.paths.root}")
     return separate_infeasible(judged, infeasible_tasks(run.recipe, (each.task_id for each in judged)))
 

@@ -20,6 +20,7 @@ from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
 from dart_train.evaluation.results import (
     INFEASIBLE,
+    PASS_AT,
     ResultRow,
     evaluations_on_test,
     read_results,
@@ -344,6 +345,7 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
     families = sorted({key for line in updates for key in line if key.startswith("reward/")})
     tried = curve(evaluations, "version", "infeasible_success", INFEASIBLE)
+    most = max((k for k in PASS_AT if any(f"pass_at_{k}" in line for line in evaluations)), default=None)
     reads = curve(reading, "pages", "reading_accuracy", "texts whose place is found, on screens of held-out tasks")
     return [
         *([Chart("Reading", "pages seen", "fraction of texts", [reads])] if reading else []),
@@ -355,6 +357,7 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
             curve(evaluations, "version", "success", "success"),
             curve(evaluations, "version", "lower", "95 % interval, lower end"),
             curve(evaluations, "version", "upper", "95 % interval, upper end"),
+            *([curve(evaluations, "version", f"pass_at_{most}", f"pass@{most}")] if most else []),
             *([tried] if tried.x else []),
         ]),
         Chart("Entropy", "policy version", "nats per token", [curve(updates, "version", "entropy", "entropy")]),

@@ -128,8 +128,27 @@ def during_training(recipe: Recipe, version: int) -> PhaseSpec:
     """
     plan = evaluation(recipe, f"{EVAL_DURING}-{version}")
     assert plan.select is not None, "an evaluation selects its tasks"
-    select = plan.select.model_copy(update={"count": recipe.eval.during_episodes})
-    return plan.model_copy(update={"select": select, "max_in_flight": recipe.eval.during_desktops})
+    changes = {
+        "select": plan.select.model_copy(update={"count": recipe.eval.during_tasks}),
+        "rollouts_per_task": recipe.eval.during_samples,
+        "sampling": plan.sampling.model_copy(update={"temperature": during_temperature(recipe)}),
+        "max_in_flight": recipe.eval.during_desktops,
+    }
+    return plan.model_copy(update=changes)
+
+
+def during_temperature(recipe: Recipe) -> float:
+    """Tell at which temperature evaluations during training sample.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The temperature; 0: greedy.
+    """
+    if recipe.eval.during_temperature is not None:
+        return recipe.eval.during_temperature
+    return recipe.rollout.temperature if recipe.eval.during_samples > 1 else 0.0
 
 
 def recipe_suite(recipe: Recipe) -> Suite | FolderSuite:

@@ -208,10 +208,11 @@ def _count_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
             f"demos.per_family: {recipe.demos.per_family} are asked for, {family} has {fewest} tasks to train on: "
             f"give at most {fewest}"
         )
+    during = "eval.during_episodes" if recipe.eval.during_samples == 1 else "eval.during_episodes / eval.during_samples"
     asked = {
         "eval.episodes": recipe.eval.episodes,
         "eval.baseline_episodes": recipe.eval.baseline_episodes,
-        "eval.during_episodes": recipe.eval.during_episodes if recipe.eval.during_training else 0,
+        during: recipe.eval.during_tasks if recipe.eval.during_training else 0,
     }
     problems += [
         f"{key}: {count} are asked for, the families have {to_judge} validation tasks: give at most {to_judge}"

@@ -50,6 +50,8 @@ EXECUTION = (
     "eval.every_updates",
     "eval.every_minutes",
     "eval.during_episodes",
+    "eval.during_samples",
+    "eval.during_temperature",
     "eval.during_desktops",
     "eval.keep_best",
 )

@@ -22,8 +22,9 @@ from dart_train.config.evaluation import EvalSection
 from dart_train.data_commands.open_run import open_run
 from dart_train.evaluation import during_training
 from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluation, evaluated_during_training
-from dart_train.evaluation.stored import chosen_version
+from dart_train.evaluation.stored import chosen_version, validated_versions
 from dart_train.report.build import read_metrics
+from dart_train.run import phases
 
 
 class NeverEndsError(Exception):
@@ -118,6 +119,78 @@ def test_an_episode_that_two_versions_wrote_does_not_count() -> None:
     assert (found["success"], found["episodes"], found["mixed_episodes"]) == (0.5, 2, 1)
     assert (found["first_version"], found["last_version"]) == (3, 5)
     assert describe_evaluation([episode(2, 1.0, (3, 5))]) is None
+
+
+def test_several_episodes_of_a_task_give_pass_at_k() -> None:
+    """Task 0 is solved once in four, task 1 never, task 2 has too few episodes that count."""
+    rewards = {0: (0.0, 1.0, 0.0, 0.0), 1: (0.0, 0.0, 0.0, 0.0), 2: (1.0,)}
+    found = describe_evaluation([episode(task, reward, (3, 3)) for task, each in rewards.items() for reward in each])
+    assert found is not None
+    assert found["success"] == pytest.approx((0.25 + 0.0 + 1.0) / 3)
+    assert {key: value for key, value in found.items() if key.startswith("pass_at")} == {
+        "pass_at_2": pytest.approx(0.25),  # 1 - C(3, 2) / C(4, 2) = 0.5 for task 0
+        "pass_at_4": pytest.approx(0.5),
+    }
+    once = describe_evaluation([episode(task, 1.0, (3, 3)) for task in range(3)])
+    assert once is not None
+    assert not any(key.startswith("pass_at") for key in once)
+
+
+def test_tasks_are_played_several_times_at_the_temperature_of_training() -> None:
+    recipe = Recipe.model_validate(RECIPE | {"eval": DURING | {"during_samples": 2}})
+    phase = phases.during_training(recipe, 7)
+    assert phase.select is not None
+    assert (phase.select.count, phase.rollouts_per_task) == (2, 2)
+    assert phase.sampling.temperature == recipe.rollout.temperature > 0
+    chosen = Recipe.model_validate(RECIPE | {"eval": DURING | {"during_samples": 2, "during_temperature": 0.3}})
+    assert phases.during_training(chosen, 7).sampling.temperature == 0.3
+    greedy = phases.during_training(Recipe.model_validate(RECIPE | {"eval": DURING}), 7)
+    assert (greedy.rollouts_per_task, greedy.sampling.temperature) == (1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"during_samples": 3}, "no multiple"), ({"during_samples": 2, "during_temperature": 0.0}, "same answers again")],
+)
+def test_repeats_that_make_no_sense_are_refused(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        EvalSection.model_validate(DURING | settings)
+
+
+async def test_sampled_evaluations_choose_without_the_greedy_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The greedy evaluations before and after say that versions 0 and 2 are perfect; the sampled ones know version 1 alone."""
+    monkeypatch.setattr(during_training, "LOOK_S", 0.01)
+    harness = RunHarness(tmp_path, monkeypatch, eval=DURING | {"during_samples": 2})
+    train, evaluated = FakeLauncher.trainer, asyncio.Event()
+
+    async def trainer(launcher: FakeLauncher) -> None:
+        await train(launcher)
+        await evaluated.wait()
+
+    def append(path: Path, line: dict[str, Any]) -> None:
+        append_metrics(path, line)
+        evaluated.set()
+
+    monkeypatch.setattr(during_training, "append_metrics", append)
+    monkeypatch.setattr(FakeLauncher, "trainer", trainer)
+    harness.version = lambda item: 1 if item.phase.startswith("eval-during") else 2
+    played: set[tuple[str, str]] = set()
+
+    def reward(item: WorkItem) -> float:
+        """Of the sampled episodes the first of each task is solved."""
+        known = (item.phase, item.task_id) in played
+        played.add((item.phase, item.task_id))
+        return float(not known or not item.phase.startswith("eval-during"))
+
+    harness.reward = reward
+    await asyncio.wait_for(harness.run(), 60)
+    line = next(line for line in read_metrics(harness.paths) if line["kind"] == METRICS_KIND)
+    assert (line["episodes"], line["success"], line["pass_at_2"]) == (4, 0.5, 1.0)
+    with open_run(harness.paths.root) as run:
+        assert chosen_version(run).version == 1
+        assert list(validated_versions(run)) == [1]
 
 
 @pytest.mark.parametrize(
