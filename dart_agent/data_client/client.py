@@ -2,14 +2,15 @@
 
 Role: implements `dart_agent.types.WorkSource` for rollout workers, and what launcher and trainer need.
 Rule: every call may be repeated safely (claims carry a request id, what follows names it, reports go by rollout id), so while the data
-manager restarts the client waits and repeats for `retry_timeout_s`, as it does while the database is away; a refusal by the data manager
-is raised at once and never repeated.
+manager restarts the client waits and repeats for `retry_timeout_s`, as it does while the database or the storage of images is away; a
+refusal by the data manager is raised at once and never repeated.
 Non-goals: no caching, no decisions. Imports without SQLAlchemy, FastAPI or torch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -52,13 +53,14 @@ from dart_agent.data_client.wire import (
     VersionReply,
     WorkerHeartbeatReply,
 )
-from dart_agent.errors import StoreError, StoreRefusedError
+from dart_agent.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from dart_agent.rollouts.episode_state import EpisodeState, SavedEpisode
 from dart_agent.types import Directive, StepRecord, Trajectory, WorkItem
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 
+log = logging.getLogger(__name__)
 _Reply = TypeVar("_Reply", bound=BaseModel)
 _RESULTS = TypeAdapter(list[EpisodeResult])
 INITIAL_BACKOFF_S = 0.05
@@ -156,7 +158,7 @@ class DataManagerClient:
 
         stored_steps: so many of its steps are stored already and are not sent again, unless the data manager holds others.
         """
-        await asyncio.to_thread(self._put_images, images)
+        await self._put_images(images)
         for left_out in dict.fromkeys((stored_steps, 0)):
             try:
                 payload = await asyncio.to_thread(TrajectoryPayload.from_value, trajectory, left_out)
@@ -189,7 +191,7 @@ class DataManagerClient:
         Returns:
             The segment of the step, and what the episode does next.
         """
-        await asyncio.to_thread(self._put_images, images)
+        await self._put_images(images)
         step = StreamStepPayload.from_value(steps_S[-1], steps_S[-2] if len(steps_S) > 1 else None, segment)
         request = StoreStepRequest(rollout_id=item.rollout_id, assignment=item.assignment, step=step, state=state)
         return step.segment, (await self._post("/rollouts/steps", request, StoreStepReply)).directive
@@ -287,9 +289,21 @@ class DataManagerClient:
         """The data manager in numbers."""
         return DataManagerStats.model_validate_json(await self._call("GET", "/stats"))
 
-    def _put_images(self, images: Mapping[str, RgbImage]) -> None:
+    async def _put_images(self, images: Mapping[str, RgbImage]) -> None:
+        """Store images; storage that does not answer is tried again as long as the data manager is."""
+        give_up_at_s = self._clock.monotonic() + self._retry_timeout_s
+        pause_s = INITIAL_BACKOFF_S
         for sha256, image in images.items():
-            stored = self.images.put(image)
+            while True:
+                try:
+                    stored = await asyncio.to_thread(self.images.put, image)
+                    break
+                except StoreUnavailableError as error:
+                    if self._clock.monotonic() >= give_up_at_s:
+                        raise
+                    log.warning("%s; trying again in %g s", error, pause_s)
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_BACKOFF_S)
             if stored != sha256:
                 raise DataManagerRefusedError(f"image {sha256} has the content hash {stored}")
 

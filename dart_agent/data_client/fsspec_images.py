@@ -2,26 +2,36 @@
 
 Role: `BlobStorage` for storage that several hosts share. Rule: names and contents are those of the local directory, so that one can be
 copied into the other. A put is one write of the whole object; where the file system does not make that atomic, a torn blob is found by its
-hash when it is read. Credentials are those of the file system's own package (environment, profile); none are in the URL. Non-goals: local
-directories (`dart_agent.data_client.image_store`).
+hash when it is read. Credentials are those of the file system's own package (environment, profile); none are in the URL. What the file
+system fails at, other than a missing file, is a `StoreUnavailableError`, which whoever waits without blocking tries again
+(`dart_agent.data_client.client`); `get`, which blocks its caller anyway, tries again by itself. Non-goals: local directories
+(`dart_agent.data_client.image_store`).
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import fsspec
 
 from dart_agent.data_client.image_store import REFRESH_S, BlobError, StoredBlob, blob_name, decode_png, encode_png
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, StoreUnavailableError
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.hashing import image_sha256
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 
+READ_RETRY_S = 60.0
+"""How long a read is tried again."""
+INITIAL_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 KNOWN_HASHES = 65_536
 """So many hashes that were found are remembered, because asking a remote file system for each step costs a round trip."""
 
@@ -56,33 +66,32 @@ class FsspecImageStore:
         sha256 = image_sha256(image)
         path = self._path(sha256)
         try:
-            if self._clock.time() - self._modified_s(path) <= REFRESH_S:
+            if self._clock.time() - self._ask("looked up", lambda: self._modified_s(path)) <= REFRESH_S:
                 return sha256
         except FileNotFoundError:
             pass
         # An object store has no directories; elsewhere they are made.
-        self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._fs.pipe_file(path, encode_png(image))
+        self._ask("written", lambda: self._fs.makedirs(path.rpartition("/")[0], exist_ok=True))
+        self._ask("written", lambda: self._fs.pipe_file(path, encode_png(image)))
         return sha256
 
     def get(self, sha256: str) -> RgbImage:
         """The image of a hash, checked against it."""
         path = self._path(sha256)
         try:
-            content = self._fs.cat_file(path)
+            content = self._ask("read", lambda: self._fs.cat_file(path), READ_RETRY_S)
         except FileNotFoundError:
             raise BlobError(f"image {sha256} is not in {self.url}") from None
-        except OSError as error:
-            raise BlobError(f"image {path} cannot be read: {error}") from error
         return decode_png(content, sha256, path)
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
         """Those of `hashes` that are not stored."""
         absent = []
         for sha256 in dict.fromkeys(hashes):
+            path = self._path(sha256)
             if sha256 in self._known:
                 self._known.move_to_end(sha256)
-            elif self._fs.exists(self._path(sha256)):
+            elif self._ask("looked up", partial(self._fs.exists, path)):
                 self._known[sha256] = None
                 if len(self._known) > KNOWN_HASHES:
                     self._known.popitem(last=False)
@@ -93,11 +102,12 @@ class FsspecImageStore:
     def list_blobs(self) -> Iterator[StoredBlob]:
         """Every stored blob."""
         self._fs.invalidate_cache()
-        for path, info in self._fs.find(self._root, detail=True).items():
+        for path, info in self._ask("listed", lambda: self._fs.find(self._root, detail=True)).items():
             sha256 = path.rpartition("/")[2].removesuffix(".png")
             try:
                 if path.endswith(blob_name(sha256)):
-                    yield StoredBlob(sha256, int(info["size"]), self._modified_s(path, info))
+                    written_s = self._ask("looked up", partial(self._modified_s, path, info))
+                    yield StoredBlob(sha256, int(info["size"]), written_s)
             except (BlobError, FileNotFoundError):
                 continue
 
@@ -105,13 +115,31 @@ class FsspecImageStore:
         """Delete a blob that was not refreshed meanwhile."""
         path = self._path(sha256)
         try:
-            if self._modified_s(path) > unless_newer_than_s:
+            if self._ask("looked up", lambda: self._modified_s(path)) > unless_newer_than_s:
                 return False
-            self._fs.rm_file(path)
+            self._ask("deleted", lambda: self._fs.rm_file(path))
         except FileNotFoundError:
             return False
         self._known.pop(sha256, None)
         return True
+
+    def _ask(self, done: str, call: Callable[[], Answer], retry_s: float = 0.0) -> Answer:
+        """Ask the file system; raises FileNotFoundError, and StoreUnavailableError for what it fails at after `retry_s` seconds."""
+        give_up_at_s, pause_s = self._clock.monotonic() + retry_s, INITIAL_BACKOFF_S
+        while True:
+            try:
+                return call()
+            except FileNotFoundError:
+                raise
+            except Exception as error:
+                said = f"images in {self.url} cannot be {done} ({type(error).__name__}: {error})"
+                if self._clock.monotonic() >= give_up_at_s:
+                    raise StoreUnavailableError(
+                        f"{said}: check that the storage answers and that its credentials allow it"
+                    ) from error
+                log.warning("%s, trying again in %g s", said, pause_s)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_BACKOFF_S)
 
     def _path(self, sha256: str) -> str:
         return f"{self._root}/{blob_name(sha256)}"

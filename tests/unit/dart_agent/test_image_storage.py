@@ -6,15 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
+import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from settable_clock import EPOCH_S, SettableClock
 
+from dart_agent.data_client import fsspec_images
 from dart_agent.data_client.fake_trajectories import fake_image
 from dart_agent.data_client.fsspec_images import FsspecImageStore
 from dart_agent.data_client.image_location import open_images
 from dart_agent.data_client.image_store import REFRESH_S, BlobError, BlobStorage, ImageStore
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, StoreUnavailableError
 
 
 @pytest.fixture(params=["directory", "memory"])
@@ -69,3 +72,59 @@ def test_a_file_url_is_the_local_directory_and_secrets_are_refused(tmp_path: Pat
     assert "hidden" not in str(refused.value)
     with pytest.raises(ConfigError, match="cannot be used"):
         open_images("nosuchscheme://x")
+
+
+class EndpointGoneError(Exception):
+    """As packages of object stores raise: no OSError."""
+
+
+class FlakyFileSystem(MemoryFileSystem):
+    """Fails so many times at one of its methods."""
+
+    protocol = "flaky"
+    cachable = False
+    fails: dict[str, int] = {}  # noqa: RUF012 - the test sets it
+
+    def _maybe_fail(self, name: str) -> None:
+        if self.fails.get(name, 0) > 0:
+            self.fails[name] -= 1
+            raise EndpointGoneError("no route to the endpoint")
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: object) -> object:
+        self._maybe_fail("pipe_file")
+        return super().pipe_file(path, value, mode, **options)
+
+    def cat_file(self, path: str, start: object = None, end: object = None, **options: object) -> object:
+        self._maybe_fail("cat_file")
+        return super().cat_file(path, start, end, **options)
+
+    def exists(self, path: str, **options: object) -> bool:
+        self._maybe_fail("exists")
+        return super().exists(path, **options)
+
+
+@pytest.fixture
+def flaky(monkeypatch: pytest.MonkeyPatch) -> FsspecImageStore:
+    fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
+    monkeypatch.setattr(FlakyFileSystem, "fails", {})
+    monkeypatch.setattr(fsspec_images, "INITIAL_BACKOFF_S", 0.001)
+    return FsspecImageStore(f"flaky://{uuid4().hex}/images")
+
+
+def test_storage_that_fails_is_no_missing_image(flaky: FsspecImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asked tries again, and no rollout is blamed for it."""
+    sha256 = flaky.put(fake_image(1))
+    FlakyFileSystem.fails |= {"pipe_file": 1, "exists": 1, "cat_file": 3}
+    with pytest.raises(StoreUnavailableError, match=r"cannot be written \(EndpointGoneError: no route.*credentials"):
+        flaky.put(fake_image(2))
+    with pytest.raises(StoreUnavailableError, match="cannot be looked up"):
+        flaky.missing([sha256])
+    assert np.array_equal(flaky.get(sha256), fake_image(1)), "a read is tried again"
+    assert flaky.missing([sha256, flaky.put(fake_image(2))]) == []
+    FlakyFileSystem.fails["cat_file"] = 10**6
+    monkeypatch.setattr(fsspec_images, "READ_RETRY_S", 0.02)
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        flaky.get(sha256)
+    FlakyFileSystem.fails.clear()
+    with pytest.raises(BlobError, match="is not in"):
+        flaky.get("0" * 64)

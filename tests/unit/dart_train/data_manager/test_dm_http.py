@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,10 +16,12 @@ from data_manager_harness import DataManagerHarness
 from settable_clock import SettableClock
 
 from dart_agent.data_client.client import DataManagerClient, DataManagerError
-from dart_agent.data_client.fake_trajectories import fake_trajectory
+from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
+from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.wire import AssignmentReply, PhaseSpec, TaskSelection, VersionRecord
 from dart_agent.errors import StoreUnavailableError
 from dart_agent.types import Purpose
+from dart_envs.types import RgbImage
 from dart_train.data_manager.__main__ import main
 from dart_train.data_manager.app import create_app
 
@@ -194,6 +196,46 @@ async def test_the_client_waits_for_an_absent_data_manager_and_then_gives_up(har
                 else:
                     with pytest.raises(DataManagerError, match=r"does not answer on data\.sock"):
                         await client.latest_version()
+
+
+class FlakyImages:
+    """Storage of images that does not answer so many times."""
+
+    def __init__(self, images: BlobStorage, fails: int) -> None:
+        self.images, self.fails = images, fails
+
+    def put(self, image: RgbImage) -> str:
+        if self.fails:
+            self.fails -= 1
+            raise StoreUnavailableError("the bucket does not answer")
+        return self.images.put(image)
+
+    def missing(self, hashes: Iterable[str]) -> list[str]:
+        return self.images.missing(hashes)
+
+
+async def test_the_client_waits_for_absent_storage_of_images_and_then_gives_up(harness: DataManagerHarness) -> None:
+    app = create_app(harness.manager)
+    async with app.router.lifespan_context(app):
+        for fails in (5, 10**6):
+            client = DataManagerClient(
+                Path("data.sock"),
+                cast("BlobStorage", FlakyImages(harness.images, fails)),
+                transport=httpx.ASGITransport(app),
+                retry_timeout_s=10.0,
+                clock=SettableClock(),
+            )
+            async with client:
+                await client.start_phase(TRAIN)
+                item = await client.acquire("w1")
+                assert item is not None
+                trajectory, images = fake_trajectory(item, reward=1.0, image=fake_image(fails))
+                if fails == 5:
+                    await client.report(trajectory, images)
+                    assert harness.images.missing(images) == []
+                else:
+                    with pytest.raises(StoreUnavailableError, match="bucket does not answer"):
+                        await client.report(trajectory, images)
 
 
 @pytest.mark.parametrize(
