@@ -24,7 +24,9 @@ LOOK_S = 1.0
 
 
 def sft_command(
-    recipe: Annotated[Path, typer.Argument(help="TOML file: its sections model, demos, sft and train are used")],
+    recipe: Annotated[
+        Path, typer.Argument(help="TOML file: its sections model, demos, sft, train and tracking are used")
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="KEY=VALUE", help="change one key of the recipe, e.g. sft.epochs=2"),
@@ -81,6 +83,7 @@ def check_imitated(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ..
     from dart_train.imitation.demonstrations import DemonstrationsUnusableError, read_demonstrations
     from dart_train.imitation.stored import open_solved
     from dart_train.run.recipe_policy import fine_tuning_problems
+    from dart_train.tracking.packages import missing_packages
 
     if paths.fine_tuned_model.exists():
         raise RecipeError(
@@ -90,7 +93,7 @@ def check_imitated(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ..
         raise RecipeError(
             "there is nothing to imitate: set demos.path (or --demos), or give --from-run with a run folder"
         )
-    if found := fine_tuning_problems(recipe):
+    if found := [*missing_packages(recipe.tracking.extras), *fine_tuning_problems(recipe)]:
         raise RecipeError(found[0])
     try:
         if recipe.demos.path is not None:
@@ -120,7 +123,7 @@ async def fine_tune_recipe(
         The folder of the model; None where the process failed, and then what it said has been shown.
     """
     from dart_train.run import training_components
-    from dart_train.run.components import MetricsTail
+    from dart_train.run.components import MetricsTail, tracking
     from dart_train.run.launcher import ComponentFailed, LocalLauncher
     from dart_train.run.progress import Progress
     from dart_train.sft.fit import METRICS_KIND
@@ -133,6 +136,8 @@ async def fine_tune_recipe(
             with progress.stage("init-model"):
                 maker = await launcher.start(training_components.init_model_component(recipe, paths))
                 await maker.wait()
+        if (copies := tracking(recipe, paths)) is not None:
+            await launcher.start(copies)
         with progress.stage("sft"):
             component = await launcher.start(training_components.sft(recipe, paths, successes_of))
             tail, ended = MetricsTail(paths.metrics, METRICS_KIND), asyncio.ensure_future(component.wait())

@@ -7,6 +7,7 @@ single episodes and weight updates (the report and `dart-train watch` show them)
     kind         step                  from
     reading      pages seen            the warm start: the vision tower learns to read
     warmup       images seen           the warm start: the policy learns to answer
+    sft          updates               `dart-train sft`
     update       policy version        the trainer, one line per train step
     evaluation   policy version        evaluation during training
 """
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-STEP_KEYS = {"reading": "pages", "warmup": "images", "update": "version", "evaluation": "version"}
+STEP_KEYS = {"reading": "pages", "warmup": "images", "sft": "update", "update": "version", "evaluation": "version"}
 """The field that is the step, by kind."""
 NOT_SCALARS = frozenset({"kind", "time_s"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from demonstrations import TEST_TASK, TRAIN_TASKS, write_demonstration
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trainer_harness import tiny_model
 from typer.testing import CliRunner
 
@@ -184,7 +186,11 @@ def command(root: Path, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_command_refuses_wrong_input_in_one_sentence(root: Path, tmp_path: Path) -> None:
+def test_the_command_refuses_wrong_input_in_one_sentence(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name))
     write_demonstration(tmp_path / "test", TEST_TASK)
     write_demonstration(tmp_path / "failed", reward=0.0)
     for arguments, sentence in (
@@ -193,6 +199,10 @@ def test_the_command_refuses_wrong_input_in_one_sentence(root: Path, tmp_path: P
         (("--demos", str(tmp_path / "test")), "must not be trained on"),
         (("--demos", str(tmp_path / "failed")), "can be imitated (1 not solved)"),
         (("--from-run", str(tmp_path / "nowhere")), "has no stored rollouts"),
+        (
+            ("--demos", str(root / "demos"), "--set", "tracking.wandb=offline"),
+            "the Python package wandb is not installed: ",
+        ),
     ):
         code, output = command(root, *arguments)
         assert code == 2, output
@@ -200,8 +210,12 @@ def test_the_command_refuses_wrong_input_in_one_sentence(root: Path, tmp_path: P
 
 
 def test_the_command_writes_a_model_that_a_run_starts_from(root: Path) -> None:
-    code, output = command(root, "--demos", str(root / "demos"))
+    code, output = command(root, "--demos", str(root / "demos"), "--set", "tracking.tensorboard=true")
     assert code == 0, output
+    updates = [line["update"] for line in MetricsReader(root / "runs" / "r" / "sft" / "metrics.jsonl").read_new()]
+    shown = EventAccumulator(str(root / "runs" / "r" / "sft" / "tensorboard"))
+    shown.Reload()
+    assert [event.step for event in shown.Scalars("sft/nll")] == updates
     model = root / "runs" / "r" / "sft" / "fine-tuned"
     assert f"--set model.path={model}" in " ".join(output.split())
     load_model(model)
