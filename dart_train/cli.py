@@ -81,7 +81,7 @@ def _recipe(path: Path, overrides: list[str]) -> Recipe:
 
 @app.command()
 def run(
-    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
+    recipe: Annotated[Path, typer.Argument(help="TOML file, or the name of a recipe of the package, such as demo")],
     overrides: Overrides = None,
     name: Annotated[
         str | None, typer.Option("--name", help="name of the run and of its folder, in place of run.name")
@@ -195,7 +195,7 @@ def report(
 
 @app.command()
 def simulate(
-    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
+    recipe: Annotated[Path, typer.Argument(help="TOML file, or the name of a recipe of the package, such as demo")],
     desktops: Annotated[int | None, typer.Option("--desktops", min=1, help="in place of desktops.count")] = None,
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="in place of inference.workers")] = None,
     hours: Annotated[float, typer.Option("--hours", min=0.05, max=1000, help="simulated hours")] = 1.0,
@@ -256,7 +256,9 @@ def simulate(
 
 @app.command()
 def plan(
-    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/ui-tars-1.5-7b-8gpu.toml")],
+    recipe: Annotated[
+        Path, typer.Argument(help="TOML file, or the name of a recipe of the package, such as ui-tars-1.5-7b-8gpu")
+    ],
     overrides: Overrides = None,
     runs_dir: RunsDir = Path("runs"),
     gpu_gib: Annotated[
@@ -298,7 +300,7 @@ def plan(
 
 @app.command()
 def bench(
-    recipe: Annotated[Path, typer.Argument(help="TOML file, e.g. dart_train/recipes/demo.toml")],
+    recipe: Annotated[Path, typer.Argument(help="TOML file, or the name of a recipe of the package, such as demo")],
     overrides: Overrides = None,
     skip: Annotated[
         list[BenchPart] | None, typer.Option("--skip", help="leave a part out; may be repeated", case_sensitive=False)

@@ -1,7 +1,9 @@
 """Reads a recipe: the TOML file, the files that it extends, and the overrides of the command line on top.
 
 Role: from files to a `Recipe`. A file may name another one, `extends = "base.toml"`, relative to itself: its sections are laid over those
-of the other file key by key, lists are replaced. TOML has no null: a key that may have no value has none where it is "none" or "null".
+of the other file key by key, lists are replaced. A file that is not there is looked for among those of the package (`BUNDLED`), so that
+`demo` and `bases/8gpu.toml` are found from everywhere. TOML has no null: a key that may have no value has none where it is "none" or
+"null".
 Rule: every mistake is a `RecipeError` that names the path of the key. Non-goals: the schema (`dart_train.config.recipe`).
 """
 
@@ -19,6 +21,8 @@ from dart_agent.strict_model import format_validation_error
 from dart_train.config.recipe import Recipe
 
 EXTENDS = "extends"
+BUNDLED = Path(__file__).parents[1] / "recipes"
+"""Recipes that come with the package, and in `bases/` what they extend."""
 NO_VALUE = ("none", "null")
 """How a file or an override says that a key has no value."""
 
@@ -34,7 +38,7 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: The TOML file.
+        path: The TOML file, or the name of one of the package's.
         overrides: `section.key=value` with a TOML value, or null, applied on top.
 
     Returns:
@@ -43,6 +47,7 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     Raises:
         RecipeError: One clause per mistake, each with the path of the key.
     """
+    path = _locate(path)
     data = _read(path, ())
     for override in overrides:
         _apply(data, override)
@@ -50,6 +55,24 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
         return Recipe.model_validate(_with_nulls(data, Recipe))
     except ValidationError as error:
         raise RecipeError(f"recipe {path}: {format_validation_error(error, Recipe)}") from None
+
+
+def bundled_recipes() -> list[str]:
+    """List the recipes that come with the package.
+
+    Returns:
+        Their names, sorted.
+    """
+    return sorted(path.name.removesuffix(".toml") for path in BUNDLED.glob("*.toml"))
+
+
+def _locate(path: Path, folder: Path = Path()) -> Path:
+    """The file in a folder, or else the one of this name that comes with the package."""
+    own = folder / path
+    if own.is_file() or not path.name or path.is_absolute() or ".." in path.parts:
+        return own
+    bundled = BUNDLED / (path if path.name.endswith(".toml") else path.with_name(f"{path.name}.toml"))
+    return bundled if bundled.is_file() else own
 
 
 def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
@@ -62,7 +85,7 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     except FileNotFoundError:
         told = f", which {extended_by[-1]} extends," if extended_by else ""
         raise RecipeError(
-            f"recipe {path}{told} does not exist: give the path of a TOML file, e.g. dart_train/recipes/demo.toml"
+            f"recipe {path}{told} does not exist: give the path of a TOML file, or one of the names {', '.join(bundled_recipes())}"
         ) from None
     except OSError as error:
         raise RecipeError(f"recipe {path} cannot be read: {error.strerror}; give the path of a TOML file") from None
@@ -74,7 +97,7 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
         raise RecipeError(f"recipe {path}: `{EXTENDS}` is the path of a recipe, or a list of them, not {named!r}")
     below: dict[str, Any] = {}
     for base in bases:
-        below = _laid_over(below, _read(path.parent / base, (*extended_by, path.resolve())))
+        below = _laid_over(below, _read(_locate(Path(base), path.parent), (*extended_by, path.resolve())))
     return _laid_over(below, data)
 
 

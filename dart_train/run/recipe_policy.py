@@ -6,6 +6,7 @@ only the files of the checkpoint. Non-goals: loading it (`dart_train.model.polic
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,18 @@ from dart_agent.rollouts.episode import OnParseError
 from dart_train.config import Recipe
 from dart_train.run.paths import RunPaths
 
+LARGE_PARAMETERS = 300_000_000
+"""From so many parameters on, nothing of the policy is like that of the demo."""
+DEFAULTS_OF_THE_DEMO = (
+    ("warmup", "enabled"),
+    ("rollout", "max_tokens"),
+    ("train", "learning_rate"),
+    ("train", "gradient_checkpointing"),
+    ("inference", "dtype"),
+    ("inference", "kv_cache_mib"),
+    ("inference", "max_model_len"),
+)
+"""Sections and keys whose default would fail with a large policy, or ruin it."""
 WARMUP_PROMPTS = ("tiny", "qwen")
 """The prompts that the warm start can pack: one image, before everything that differs, and answers in UI-TARS' language."""
 
@@ -112,6 +125,7 @@ def problems(recipe: Recipe) -> list[str]:
     except ConfigError as error:
         return [*found, f"model.path: {error}"]
     found += _head_problems(recipe)
+    found += _default_problems(recipe, checkpoint)
     return [*found, *_prompt_problems(recipe, facts), *_adapter_problems(recipe, checkpoint)]
 
 
@@ -187,6 +201,28 @@ def _reference_problems(recipe: Recipe) -> list[str]:
     except ConfigError as error:
         return [f"train.reference_model: {error}"]
     return []
+
+
+def _default_problems(recipe: Recipe, checkpoint: Path) -> list[str]:
+    """Settings of a large policy that the recipe leaves at values for the model of the demo, which has 0.5 million parameters."""
+    try:
+        count = sum(math.prod(shape) for shape in tensor_shapes(checkpoint).values())
+    except WeightUpdateError as error:
+        return [f"model.path: {error}"]
+    if count < LARGE_PARAMETERS:
+        return []
+    unset = [
+        f"{section}.{key}"
+        for section, key in DEFAULTS_OF_THE_DEMO
+        if key not in getattr(recipe, section).model_fields_set
+        and not (key == "learning_rate" and recipe.train.lora_rank is not None)
+    ]
+    if not unset:
+        return []
+    return [
+        f"{', '.join(unset)}: these have defaults for the small model of the demo, and {recipe.model.path} has {count / 1e9:.1f} billion "
+        'parameters: give them, or begin the recipe with extends = "bases/large-policy.toml"'
+    ]
 
 
 def _adapter_problems(recipe: Recipe, checkpoint: Path) -> list[str]:

@@ -17,6 +17,7 @@ from dart_agent.prompts.builder import preset
 from dart_envs.tasks import load_suite
 from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.config.loading import BUNDLED
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
 from dart_train.curation.rollout_budget import RolloutBudgetSettings
@@ -94,6 +95,23 @@ def test_a_recipe_extends_another_key_by_key(tmp_path: Path) -> None:
     recipe = load_recipe(top, ("train.learning_rate=2e-6",))
     assert (recipe.train.updates, recipe.train.learning_rate) == (4, 2e-6)
     assert (recipe.run.name, recipe.run.seed, recipe.tasks.families) == ("small", 5, ("type_word",))
+
+
+def test_recipes_of_the_package_are_found_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()  # such as runs of it
+    assert load_recipe(Path("demo")) == load_recipe(BUNDLED / "demo.toml")
+    assert load_recipe(Path("ui-tars-1.5-7b-8gpu.toml")).run.name == "ui-tars-1.5-7b-8gpu"
+    (tmp_path / "own.toml").write_text(
+        'extends = ["bases/ui-tars-1.5-7b.toml", "bases/office.toml", "bases/8gpu"]\n[run]\nname = "own"\n'
+    )
+    own, theirs = load_recipe(Path("own.toml")), load_recipe(Path("ui-tars-1.5-7b-8gpu"))
+    assert own.model_copy(update={"run": theirs.run}) == theirs
+    (tmp_path / "demo.toml").write_text('extends = "qwen3-vl-8b-1gpu"\n[run]\nname = "mine"\n')
+    assert load_recipe(Path("demo.toml")).run.name == "mine", "one's own file comes first"
+    for absent in ("nope", "../bases/8gpu.toml", str(tmp_path / "twelve-families")):
+        with pytest.raises(RecipeError, match=r"one of the names demo, qwen3-vl-8b-1gpu, .*twelve-families"):
+            load_recipe(Path(absent))
 
 
 @pytest.mark.parametrize(

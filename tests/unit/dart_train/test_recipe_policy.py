@@ -22,7 +22,8 @@ from dart_agent.inference.engine.arguments import engine_arguments
 from dart_agent.prompts.builder import preset
 from dart_agent.rollouts.local import RolloutPlan
 from dart_agent.rollouts.worker_config import STOP_TIMEOUT_S, load_worker_config
-from dart_train.config import Recipe
+from dart_train.config import Recipe, load_recipe
+from dart_train.config.loading import bundled_recipes
 from dart_train.data_manager.__main__ import placeholders_of
 from dart_train.data_manager.store.step_checks import ImagePlaceholders
 from dart_train.run import components, recipe_policy, training_components
@@ -81,6 +82,24 @@ def test_an_adapter_is_a_setting_of_the_recipe(checkpoint: Path, tmp_path: Path)
         recipe_of(checkpoint, train={"lora_alpha": 2})
     with pytest.raises(ValueError, match=r"needs a LoRA adapter: set train\.lora_rank"):
         recipe_of(checkpoint, inference={"publish": "adapter"})
+
+
+def test_a_large_checkpoint_does_not_get_the_defaults_of_the_demo(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = (
+        "rollout.max_tokens, train.learning_rate, train.gradient_checkpointing, inference.dtype, inference.kv_cache_mib"
+    )
+    assert not [each for each in recipe_policy.problems(recipe_of(checkpoint)) if named in each]
+    monkeypatch.setattr(recipe_policy, "tensor_shapes", lambda _: {"a.weight": (4_000, 1_000_000), "b.weight": (7,)})
+    (told,) = (each for each in recipe_policy.problems(recipe_of(checkpoint)) if "small model of the demo" in each)
+    assert told.startswith(f"{named}: these have defaults")
+    assert "has 4.0 billion parameters: give them, or begin the recipe with extends" in told
+    adapter = recipe_policy._default_problems(recipe_of(checkpoint, train={"lora_rank": 8}), checkpoint)
+    assert "train.learning_rate" not in adapter[0]
+    for name in bundled_recipes():
+        recipe = load_recipe(Path(name))
+        assert recipe.model.path is None or recipe_policy._default_problems(recipe, checkpoint) == [], name
 
 
 def test_a_prompt_brings_its_number_of_pictures(checkpoint: Path) -> None:
