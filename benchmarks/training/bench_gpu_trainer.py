@@ -23,6 +23,8 @@ from dart_train.model.layouts import LAYOUTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = os.pathsep.join([str(ROOT), str(ROOT / "server")])
+MEASURED = ("qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen3-vl-8b")
+"""Unless `--only` names one."""
 LIMIT_S = 180.0
 """For one layout: three fit into ten minutes."""
 
@@ -51,7 +53,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "torch finds no GPU: run this on a host with one, or check it with --device cpu --tiny"
         )
     figures = {}
-    for name in [args.only] if args.only else LAYOUTS:
+    for name in [args.only] if args.only else MEASURED:
         options = json.dumps(
             {"name": name, "device": args.device, "tiny": args.tiny, "trajectories": args.trajectories}
         )

@@ -20,7 +20,8 @@ from dart_agent.prompts.builder import PromptSpec, preset_names
 
 PROMPT_KEY = "dart_prompt"
 """Names the prompt preset in the configuration of a model made here (`dart_train.model.init_model`)."""
-_PROMPTS: Mapping[str, str] = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
+PROMPTS: Mapping[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
+"""Our own prompt for each architecture that can be trained, by its name in config.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,12 @@ def resolve_checkpoint(name_or_path: str | Path) -> Path:
 def read_checkpoint_info(directory: Path) -> CheckpointInfo:
     """Of a directory that `resolve_checkpoint` gave. Raises ConfigError for an architecture that cannot be trained here."""
     config = _read_json(directory / "config.json")
-    wanted = config.get(PROMPT_KEY) or _PROMPTS.get(config.get("model_type", ""))
+    wanted = config.get(PROMPT_KEY) or PROMPTS.get(config.get("model_type", ""))
     prompt = next((name for name in preset_names() if name == wanted), None)
     if prompt is None:
         raise ConfigError(
-            f"{directory} holds a model of type {config.get('model_type')!r}: give a Qwen2.5-VL (UI-TARS-1.5) or Qwen3-VL checkpoint"
+            f"{directory} holds a model of type {config.get('model_type')!r}: give a Qwen2-VL (UI-TARS), Qwen2.5-VL (UI-TARS-1.5) or "
+            "Qwen3-VL checkpoint"
         )
     vision = config["vision_config"]
     image_token_px = int(vision["patch_size"]) * int(vision["spatial_merge_size"])

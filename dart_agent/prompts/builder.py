@@ -1,11 +1,12 @@
 """From an observation and a history to one model call.
 
 Role: presets and `PromptBuilder`. Rule: a prompt is a pure function of instruction, history and screenshot; the messages name their images
-by position and carry no pixels. A preset is one of the three below, with our own wording, or an action format by its name
+by position and carry no pixels. A preset is one of the four below, with our own wording, or an action format by its name
 (`dart_envs.action_formats`), with the wording that its checkpoints were trained with. Non-goals: chat templates and tokens (the engine's).
 
     tiny     one user turn: image, instruction, the last actions        a model made here; every token counts
-    uitars   user: rules and instruction; then image / answer in turns  UI-TARS and other Qwen2.5-VL models: pixels of the picture
+    qwen2    user: rules and instruction; then image / answer in turns  Qwen2-VL and the first UI-TARS: coordinates in thousandths
+    uitars   the same                                                   UI-TARS-1.5 and other Qwen2.5-VL models: pixels of the picture
     qwen     system: rules; user: instruction, past actions, image      Qwen3-VL: coordinates in thousandths
 """
 
@@ -52,7 +53,7 @@ class PromptSpec:
     text (None: all; a format decides by itself). multiple, min_pixels, max_pixels: model-input images have sides of this multiple and as
     many pixels; without min_pixels a screen is never enlarged. format: how a checkpoint is asked and answers; None: our own wording, in
     UI-TARS' language. history: which turns a prompt shows; None: the last `images` screenshots and all answers. notes: text behind the
-    rules of the prompts `uitars` and `qwen`.
+    rules, which the prompt `tiny` has not.
     """
 
     preset: str
@@ -90,6 +91,9 @@ class PromptSpec:
 
 PRESETS: Mapping[str, PromptSpec] = {
     "tiny": PromptSpec("tiny", images=1, past_actions=1, multiple=32, max_pixels=256 * 160),
+    "qwen2": PromptSpec(
+        "qwen2", images=5, past_actions=None, multiple=28, max_pixels=2700 * 28 * 28, coordinates="thousandths"
+    ),
     "uitars": PromptSpec("uitars", images=5, past_actions=None, multiple=28, max_pixels=2700 * 28 * 28),
     "qwen": PromptSpec(
         "qwen", images=1, past_actions=None, multiple=32, max_pixels=2560 * 32 * 32, coordinates="thousandths"
@@ -244,7 +248,8 @@ def _past(spec: PromptSpec, turns: Sequence[Turn]) -> list[str]:
     return [action_line(turn.text) for turn in turns[len(turns) - min(kept, len(turns)) :]]
 
 
-def _rules(spec: PromptSpec, coordinates: str) -> str:
+def _rules(spec: PromptSpec) -> str:
+    coordinates = _PIXELS if spec.coordinates == "pixels" else _THOUSANDTHS
     return "\n".join([_RULES, coordinates, *([spec.notes] if spec.notes else [])])
 
 
@@ -256,7 +261,7 @@ def _tiny(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Me
 
 def _uitars(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Message, ...]:
     messages: list[Message] = [
-        {"role": "user", "content": [_text(f"{_rules(spec, _PIXELS)}\n\nThe task: {instruction}")]},
+        {"role": "user", "content": [_text(f"{_rules(spec)}\n\nThe task: {instruction}")]},
     ]
     for turn in turns:
         if turn.image is not None:
@@ -270,7 +275,7 @@ def _qwen(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Me
     done = f"\nDone so far:{past}" if past else ""
     shown = sum(turn.image is not None for turn in turns)
     return (
-        {"role": "system", "content": [_text(_rules(spec, _THOUSANDTHS))]},
+        {"role": "system", "content": [_text(_rules(spec))]},
         {
             "role": "user",
             "content": [*(_image() for _ in range(shown + 1)), _text(f"The task: {instruction}{done}")],
@@ -278,4 +283,4 @@ def _qwen(spec: PromptSpec, instruction: str, turns: Sequence[Turn]) -> tuple[Me
     )
 
 
-_LAYOUTS = {"tiny": _tiny, "uitars": _uitars, "qwen": _qwen}
+_LAYOUTS = {"tiny": _tiny, "qwen2": _uitars, "uitars": _uitars, "qwen": _qwen}

@@ -15,6 +15,22 @@ from typing import Any
 from dart_train.model.policy_model import LoadedModel
 
 LAYOUTS: dict[str, dict[str, Any]] = {
+    "qwen2-vl-2b": {
+        "family": "qwen2_vl",
+        "text": {
+            "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+            "num_key_value_heads": 2, "vocab_size": 151_936, "max_window_layers": 28,
+        },
+        "tied": True,
+    },
+    "qwen2-vl-7b": {
+        "family": "qwen2_vl",
+        "text": {
+            "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+            "num_key_value_heads": 4, "vocab_size": 152_064, "max_window_layers": 28,
+        },
+        "tied": False,
+    },
     "qwen2.5-vl-3b": {
         "family": "qwen2_5_vl",
         "text": {
@@ -41,13 +57,21 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 PUBLISHED: Mapping[str, str] = {
+    "ByteDance-Seed/UI-TARS-2B-SFT": "qwen2-vl-2b",
+    "ByteDance-Seed/UI-TARS-7B-SFT": "qwen2-vl-7b",
+    "ByteDance-Seed/UI-TARS-7B-DPO": "qwen2-vl-7b",
     "ByteDance-Seed/UI-TARS-1.5-7B": "qwen2.5-vl-7b",
+    "Qwen/Qwen2-VL-2B-Instruct": "qwen2-vl-2b",
+    "Qwen/Qwen2-VL-7B-Instruct": "qwen2-vl-7b",
     "Qwen/Qwen2.5-VL-3B-Instruct": "qwen2.5-vl-3b",
     "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2.5-vl-7b",
     "Qwen/Qwen3-VL-8B-Instruct": "qwen3-vl-8b",
 }
 """Names of checkpoints, and their layouts."""
 _VISION: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {
+        "depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2,
+    },
     "qwen2_5_vl": {
         "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "patch_size": 14,
         "spatial_merge_size": 2, "window_size": 112, "fullatt_block_indexes": [7, 15, 23, 31],
@@ -62,9 +86,11 @@ _TINY_TEXT = {
     "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 2000, "max_window_layers": 2,
 }  # fmt: skip
 _TINY_VISION = {
-    "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2, "fullatt_block_indexes": [1],
+    "depth": 2, "hidden_size": 64, "embed_dim": 64, "intermediate_size": 128, "num_heads": 2, "fullatt_block_indexes": [1],
     "deepstack_visual_indexes": [0],
 }  # fmt: skip
+WIDTH_OF_OUTPUT = {"qwen2_vl": "hidden_size", "qwen2_5_vl": "out_hidden_size", "qwen3_vl": "out_hidden_size"}
+"""What the vision tower's configuration calls the hidden size of the language model, by family."""
 IMAGE_TOKEN, VIDEO_TOKEN, VISION_START, VISION_END = 1001, 1002, 1003, 1004
 
 
@@ -117,7 +143,7 @@ def layout_config(name: str, tiny: bool = False) -> Any:
     return AutoConfig.for_model(
         family,
         text_config=text | {"rope_parameters": rope, "max_position_embeddings": 128_000},
-        vision_config=vision | {"out_hidden_size": text["hidden_size"], "temporal_patch_size": 2},
+        vision_config=vision | {WIDTH_OF_OUTPUT[family]: text["hidden_size"], "temporal_patch_size": 2},
         tie_word_embeddings=layout["tied"],
         image_token_id=IMAGE_TOKEN,
         video_token_id=VIDEO_TOKEN,

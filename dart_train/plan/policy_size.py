@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.checkpoint_files import PROMPTS, read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompts.builder import preset
 from dart_train.config import Recipe, RecipeError
 from dart_train.model.layouts import PUBLISHED, ParameterCounts, count_parameters, layout_config
@@ -137,5 +137,5 @@ def _read_config(recipe: Recipe) -> tuple[Any, str, str]:
             raise RecipeError(
                 f"model.path: {error}; layouts that are known without files: {', '.join(PUBLISHED)}"
             ) from None
-        prompt = recipe.model.prompt or ("qwen" if layout.startswith("qwen3") else "uitars")
+        prompt = recipe.model.prompt or PROMPTS[layout_config(layout).model_type]
         return layout_config(layout), prompt, f"the layout of {path}, which is not on this host"

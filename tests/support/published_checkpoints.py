@@ -4,6 +4,7 @@ Role: `write_checkpoint(kind, directory)`. Rule: everything by which the publish
 transformers writes today is kept: flat or nested configuration, tensor names, shards, bfloat16, tied or separate output embeddings, more
 embedding rows than tokens, where the chat template lies, the processor's pixel limits, the generation defaults. Only the sizes are not.
 
+    qwen2_vl     flat, `visual.*` and `model.layers.*`, sizes of the vision tower by other names, template in chat_template.json
     qwen2_5_vl   flat, `visual.*` and `model.layers.*`, an image processor of a name that is gone, template in chat_template.json
     qwen3_vl     nested, `model.visual.*` and `model.language_model.*`, tied embeddings stored twice, template in tokenizer_config.json
 
@@ -19,8 +20,11 @@ from typing import Any, Literal
 
 from dart_agent.inference.compat import patch_torch_extras
 
-Kind = Literal["qwen2_5_vl", "qwen3_vl"]
-KINDS: tuple[Kind, ...] = ("qwen2_5_vl", "qwen3_vl")
+Kind = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+KINDS: tuple[Kind, ...] = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+FLAT: frozenset[Kind] = frozenset({"qwen2_vl", "qwen2_5_vl"})
+PROMPTS: dict[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
+"""Our own prompt for each."""
 
 _SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -66,6 +70,7 @@ _TOOLS = (
 )
 """What Qwen3-VL's template, and the one of Qwen2.5-VL's tokenizer, print of tools."""
 _TEMPLATES: dict[Kind, str] = {
+    "qwen2_vl": "{% for message in messages %}" + _DEFAULT_SYSTEM + _TURN + "{% endfor %}" + _OPENING,
     "qwen2_5_vl": "{% for message in messages %}" + _DEFAULT_SYSTEM + _TURN + "{% endfor %}" + _OPENING,
     "qwen3_vl": _TOOLS + "{% for message in messages %}" + _TURN + "{% endfor %}" + _OPENING,
 }
@@ -76,7 +81,7 @@ def write_checkpoint(kind: Kind, directory: Path, seed: int = 0) -> Path:
     """Write a checkpoint and return its directory."""
     directory.mkdir(parents=True)
     tokens = _write_tokenizer(kind, directory)
-    config = _qwen2_5_vl(tokens) if kind == "qwen2_5_vl" else _qwen3_vl(tokens)
+    config = {"qwen2_vl": _qwen2_vl, "qwen2_5_vl": _qwen2_5_vl, "qwen3_vl": _qwen3_vl}[kind](tokens)
     _write_json(directory / "config.json", config)
     _write_json(
         directory / "generation_config.json",
@@ -139,7 +144,7 @@ def _write_tokenizer(kind: Kind, directory: Path) -> dict[str, int]:
         "tokenizer_class": "Qwen2Tokenizer",
         "unk_token": None,
     }
-    if kind == "qwen2_5_vl":
+    if kind in FLAT:
         _write_json(directory / "chat_template.json", {"chat_template": _TEMPLATES[kind]})
     else:
         settings["chat_template"] = _TEMPLATES[kind]
@@ -148,7 +153,8 @@ def _write_tokenizer(kind: Kind, directory: Path) -> dict[str, int]:
 
 
 def _write_processor(kind: Kind, directory: Path) -> None:
-    if kind == "qwen2_5_vl":
+    if kind in FLAT:
+        name = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL"}[kind]
         settings: dict[str, Any] = {
             "min_pixels": 3136,
             "max_pixels": 12845056,
@@ -157,8 +163,8 @@ def _write_processor(kind: Kind, directory: Path) -> None:
             "merge_size": 2,
             "image_mean": _CLIP_MEAN,
             "image_std": _CLIP_STD,
-            "image_processor_type": "Qwen2_5_VLImageProcessor",
-            "processor_class": "Qwen2_5_VLProcessor",
+            "image_processor_type": f"{name}ImageProcessor",
+            "processor_class": f"{name}Processor",
         }
         _write_json(directory / "preprocessor_config.json", settings)
         return
@@ -176,6 +182,27 @@ def _write_processor(kind: Kind, directory: Path) -> None:
     limits = {"longest_edge": 25165824, "shortest_edge": 4096}
     video = {"size": limits, **shared, "video_processor_type": "Qwen3VLVideoProcessor"}
     _write_json(directory / "video_preprocessor_config.json", video)
+
+
+def _qwen2_vl(tokens: dict[str, int]) -> dict[str, Any]:
+    return _qwen2_5_vl(tokens) | {
+        "architectures": ["Qwen2VLForConditionalGeneration"],
+        "max_position_embeddings": 32768,
+        "model_type": "qwen2_vl",
+        "transformers_version": "4.41.2",
+        "vision_config": {
+            "depth": 2,
+            "embed_dim": 64,
+            "mlp_ratio": 4,
+            "num_heads": 2,
+            "in_chans": 3,
+            "hidden_size": 64,
+            "patch_size": 14,
+            "spatial_merge_size": 2,
+            "spatial_patch_size": 14,
+            "temporal_patch_size": 2,
+        },
+    }
 
 
 def _qwen2_5_vl(tokens: dict[str, int]) -> dict[str, Any]:
@@ -310,4 +337,4 @@ def _write_weights(kind: Kind, directory: Path, seed: int) -> None:
 
 
 def _published_name(kind: Kind, name: str) -> str:
-    return re.sub(r"^model\.(?:language_(model)|(visual))\.", r"\1\2.", name) if kind == "qwen2_5_vl" else name
+    return re.sub(r"^model\.(?:language_(model)|(visual))\.", r"\1\2.", name) if kind in FLAT else name

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from dart_agent.grounding.acting.targets import TARGET_RULES
-from dart_agent.prompts.builder import PromptSpec
+from dart_agent.prompts.builder import PRESETS, PromptSpec
 from dart_agent.strict_model import StrictModel
 
 PLANNERS = ("transformers", "vllm", "endpoint")
@@ -53,7 +53,7 @@ def tell_of_targets(spec: PromptSpec) -> PromptSpec:
         ValueError: Answers to this prompt cannot describe targets.
     """
     if spec.format is not None:
-        raise ValueError(f"answers to the prompt {spec.preset} describe no targets: choose tiny, uitars or qwen")
+        raise ValueError(f"answers to the prompt {spec.preset} describe no targets: choose {', '.join(PRESETS)}")
     return replace(spec, notes=TARGET_RULES)
 
 

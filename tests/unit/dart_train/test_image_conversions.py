@@ -90,7 +90,7 @@ def test_a_small_cache_converts_an_image_about_once_per_pass_over_the_batch(rank
     assert conversions(rows, max_tokens=600, kept_images=30, ranks=ranks) <= 1.05
 
 
-@pytest.mark.parametrize("model", ["tiny", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("model", ["tiny", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def test_patches_in_bfloat16_take_half_the_bytes_and_change_no_feature(model: str, tmp_path: Path) -> None:
     path = tiny_model(tmp_path)[0] if model == "tiny" else write_checkpoint(model, tmp_path / model)
     loaded, images = load_model(path), ImageStore(tmp_path / "images")

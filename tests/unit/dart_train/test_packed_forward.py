@@ -32,7 +32,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
     return ImageStore(tmp_path_factory.mktemp("images"))
 
 
-@pytest.fixture(scope="module", params=["tiny", "qwen2_5_vl", "qwen3_vl"])
+@pytest.fixture(scope="module", params=["tiny", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("models")

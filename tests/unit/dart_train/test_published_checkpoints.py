@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from published_checkpoints import KINDS, write_checkpoint
+from published_checkpoints import FLAT, KINDS, PROMPTS, write_checkpoint
 from trainer_harness import config_of, screen
 
 from dart_agent.data_client.image_store import ImageStore
@@ -170,7 +170,7 @@ def test_a_folder_that_is_no_model_names_what_is_missing(checkpoint: Path, name:
 
 
 def test_the_prompt_is_chosen_by_architecture(checkpoint: Path, tmp_path: Path) -> None:
-    assert read_checkpoint_info(checkpoint).prompt == {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
+    assert read_checkpoint_info(checkpoint).prompt == PROMPTS[checkpoint.name]
     made_here = load_model(init_model("tiny", tmp_path / "tiny"))
     made_here.save(tmp_path / "saved")
     assert read_checkpoint_info(tmp_path / "tiny").prompt == read_checkpoint_info(tmp_path / "saved").prompt == "tiny"
@@ -181,7 +181,7 @@ def test_another_architecture_is_refused(checkpoint: Path, tmp_path: Path) -> No
     shutil.copytree(checkpoint, copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
-    with pytest.raises(ConfigError, match=r"type 'llava': give a Qwen2\.5-VL"):
+    with pytest.raises(ConfigError, match=r"type 'llava': give a Qwen2-VL"):
         read_checkpoint_info(copy)
 
 
@@ -202,7 +202,7 @@ def test_a_picture_that_the_processor_would_resize_again_is_refused(checkpoint: 
     facts = read_checkpoint_info(checkpoint)
     with pytest.raises(ConfigError, match="choose another resolution or prompt"):
         facts.count_image_tokens(preset(facts.prompt), (50, 40))
-    other = preset("qwen" if facts.prompt == "uitars" else "uitars")
+    other = preset("uitars" if facts.prompt == "qwen" else "qwen")
     with pytest.raises(ConfigError, match=f"takes multiples of {facts.image_token_px}"):
         facts.count_image_tokens(other, (1280, 720))
 
@@ -216,7 +216,7 @@ def test_several_pictures_stand_where_the_layout_puts_them(checkpoint: Path, loa
     turns = [turn.partition("\n")[::2] for turn in text.split("<|im_start|>")[1:]]
     picture = "<|vision_start|><|image_pad|><|vision_end|>"
     pictures = [(role, body.count(picture)) for role, body in turns]
-    if checkpoint.name == "qwen2_5_vl":
+    if checkpoint.name in FLAT:
         past = [("user", 1), ("assistant", 0)]
         assert pictures == [
             ("system", 0),
@@ -227,7 +227,8 @@ def test_several_pictures_stand_where_the_layout_puts_them(checkpoint: Path, loa
             ("user", 1),
             ("assistant", 0),
         ]
-        assert "pixels of the picture" in turns[1][1]
+        unit = {"qwen2_vl": "from 0 to 1000", "qwen2_5_vl": "pixels of the picture"}[checkpoint.name]
+        assert unit in turns[1][1]
     else:
         assert pictures == [("system", 0), ("user", 3), ("assistant", 0)]
         assert "from 0 to 1000" in turns[0][1]
@@ -344,7 +345,7 @@ def test_the_warm_start_packs_only_prompts_that_begin_with_the_picture(checkpoin
     _, grid = pixel_inputs(loaded.processor, [picture])
     packer = Packer(loaded.model, loaded.processor, builder, tuple(grid[0].tolist()))
     query = Query("Press OK.", (), ANSWER, None)
-    if builder.spec.preset == "uitars":
+    if checkpoint.name in FLAT:
         with pytest.raises(ValueError, match=r"set warmup\.enabled = false"):
             packer.pack([[query]])
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from published_checkpoints import KINDS, write_checkpoint
+from published_checkpoints import KINDS, PROMPTS, write_checkpoint
 
 from dart_agent import cli
 from dart_agent.inference.checkpoint_files import read_checkpoint_info
@@ -52,7 +52,7 @@ def test_a_played_checkpoint_is_served_for_its_own_prompts(checkpoint: Path) -> 
     own = cli._prompt(None, str(checkpoint))
     plan = RolloutPlan(tasks=(), policy="vllm", prompt=own, resolution=(1280, 720))
     settings = cli._settings_for(plan, str(checkpoint), cli.Dtype.AUTO)
-    tokens = {"uitars": 45 * 25, "qwen": 40 * 22}[own]
+    tokens = {"qwen2": 45 * 25, "uitars": 45 * 25, "qwen": 40 * 22}[own]
     assert settings.max_images == preset(own).images
     assert settings.max_model_len == max(2048, settings.max_images * tokens + cli.PROMPT_TEXT_TOKENS + plan.max_tokens)
     assert cli._prompt("tiny", str(checkpoint)) == cli._prompt(None, None) == "tiny"
@@ -107,7 +107,7 @@ def test_a_prompt_brings_its_number_of_pictures(checkpoint: Path) -> None:
         ({"prompt": "qwen3-vl"}, 5),
         ({"prompt": "qwen3-vl", "history_images": 2}, 2),
         ({"prompt": "qwen"}, 1),
-        ({}, {"qwen2_5_vl": 5, "qwen3_vl": 1}[checkpoint.name]),
+        ({}, {"qwen2_vl": 5, "qwen2_5_vl": 5, "qwen3_vl": 1}[checkpoint.name]),
         ({"history": {"policy": "window", "keep": 3}}, 3),
     ):
         assert recipe_policy.images_per_prompt(recipe_of(checkpoint, model=model)) == images
@@ -137,7 +137,7 @@ def test_the_worker_takes_the_images_of_retries_too(checkpoint: Path, tmp_path: 
 def test_a_recipe_takes_the_prompt_of_its_checkpoint_or_its_own(checkpoint: Path, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     paths.make()
-    own = {"qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}[checkpoint.name]
+    own = PROMPTS[checkpoint.name]
     for section, wanted in (({}, own), ({"prompt": "tiny"}, "tiny")):
         (spec,) = components.rollout_workers(recipe_of(checkpoint, model=section), paths, "vllm")
         assert load_worker_config(Path(spec.argv[-1])).prompt == wanted

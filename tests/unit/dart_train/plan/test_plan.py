@@ -52,7 +52,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Recipe, Policy
 
 @pytest.mark.parametrize(
     ("layout", "total"),
-    [("qwen2.5-vl-3b", 3_754_622_976), ("qwen2.5-vl-7b", 8_292_166_656), ("qwen3-vl-8b", 8_767_123_696)],
+    [
+        ("qwen2-vl-2b", 2_208_985_600),
+        ("qwen2-vl-7b", 8_291_375_616),
+        ("qwen2.5-vl-3b", 3_754_622_976),
+        ("qwen2.5-vl-7b", 8_292_166_656),
+        ("qwen3-vl-8b", 8_767_123_696),
+    ],
 )
 def test_published_layouts_have_their_published_numbers_of_parameters(layout: str, total: int) -> None:
     assert count_parameters(layout_config(layout)).total == total
