@@ -12,9 +12,9 @@ from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
+from dart_train.objectives.advantages import AdvantageName
 from dart_train.objectives.algorithms import DUAL_CLIPPED, SURROGATES, find_algorithm, load_surrogate
 from dart_train.objectives.settings import (
-    AdvantageKind,
     AdvantageOver,
     Aggregation,
     CorrectionKind,
@@ -62,7 +62,7 @@ class TrainSection(StrictModel):
             they never take part in ratios or advantages.
         sft_steps_per_update: Demonstrated steps that each optimiser step imitates.
         advantage: Formula of the advantages: `grpo`, (reward - mean) / deviation; `no_std`, without the deviation; `leave_one_out`, minus
-            the mean of the other trajectories.
+            the mean of the other trajectories; or your own `module:function`.
         advantage_over: What that mean and deviation are taken over: `group_steps`, all steps of a group (DART), or `group_trajectories`,
             its trajectories. The default is the one whose advantages cancel in the default aggregation.
         aggregation: How token losses become one number: `seq_mean_token_mean`, every step counts once (goes with `group_steps`);
@@ -112,7 +112,7 @@ class TrainSection(StrictModel):
     entropy_coefficient: float = Field(default=0.0, ge=0)
     sft_coefficient: float = Field(default=0.0, ge=0)
     sft_steps_per_update: int = Field(default=32, ge=1)
-    advantage: AdvantageKind = "grpo"
+    advantage: AdvantageName = "grpo"
     advantage_over: AdvantageOver = "group_steps"
     aggregation: Aggregation = "seq_mean_token_mean"
     constant_length: int = Field(default=512, ge=1)

@@ -14,7 +14,7 @@ from dart_agent.grounding.verifier import Marking
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice, DtypeChoice
-from dart_train.objectives.settings import AdvantageKind
+from dart_train.objectives.advantages import AdvantageName
 from dart_train.trainer.config import OptimizerSettings
 
 Stage = Literal["head", "all"]
@@ -172,5 +172,5 @@ class PointRewardConfig(HeadConfig):
     dropout: float = Field(default=0.0, ge=0, le=0)
     group: int = Field(default=8, ge=2)
     temperature: float = Field(default=1.0, gt=0)
-    advantage: AdvantageKind = "grpo"
+    advantage: AdvantageName = "grpo"
     entropy_weight: float = Field(default=0.0, ge=0)

@@ -18,7 +18,7 @@ from dart_agent.types import Trajectory
 from dart_envs.types import RgbImage
 from dart_train.model.point_scores import point_logprobs
 from dart_train.objectives.advantages import group_advantages
-from dart_train.objectives.settings import AdvantageKind, AdvantageOver, LossSettings
+from dart_train.objectives.settings import AdvantageOver, LossSettings
 from dart_train.types import PointedImage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PointedStep(PointedImage):
 def pointed_steps(
     group: Sequence[Trajectory],
     images: Mapping[str, RgbImage],
-    kind: AdvantageKind = "grpo",
+    kind: str = "grpo",
     over: AdvantageOver = "group_trajectories",
 ) -> list[PointedStep]:
     """Take the steps of a group in which targets were found.

@@ -16,17 +16,19 @@ DAPO's dynamic sampling needs no setting here: groups whose rewards are all equa
 full. Its penalty for overlong answers is not part of the loss and does not exist here.
 
 A package adds an algorithm by an entry point of the group `dart_train.algorithms` that names an `Algorithm`; its surrogate is any
-function `(TokenTerms, LossSettings) -> Surrogate`, named as `module:function`.
+function `(TokenTerms, LossSettings) -> Surrogate`, named as `module:function`, and its advantage any function of
+`dart_train.objectives.advantages.AdvantageFunction`, named in the same way.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
+
+from dart_train.objectives.own_functions import load_function
 
 if TYPE_CHECKING:
     from dart_train.objectives.settings import LossSettings
@@ -123,16 +125,7 @@ def load_surrogate(name: str) -> Callable[[TokenTerms, LossSettings], Surrogate]
     Raises:
         ValueError: There is no such function.
     """
-    module, colon, function = SURROGATES.get(name, name).partition(":")
-    if not colon:
-        raise ValueError(
-            f"there is no surrogate {name!r}: use one of {', '.join(SURROGATES)}, or your own as module:function"
-        )
-    try:
-        found: Callable[[TokenTerms, LossSettings], Surrogate] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the surrogate {name!r} cannot be loaded: {error}") from error
-    return found
+    return load_function("surrogate", SURROGATES.get(name, name), SURROGATES)
 
 
 __all__ = ["ENTRY_POINT_GROUP", "Algorithm", "algorithm_names", "find_algorithm", "load_surrogate"]

@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 
 from dart_agent.strict_model import StrictModel
 
-AdvantageKind = Literal["grpo", "no_std", "leave_one_out"]
 AdvantageOver = Literal["group_steps", "group_trajectories"]
 Aggregation = Literal["token_mean", "seq_mean_token_mean", "trajectory_mean", "constant_length"]
 CorrectionKind = Literal[
@@ -63,4 +62,4 @@ class LossSettings(StrictModel):
         return self
 
 
-__all__ = ["AdvantageKind", "AdvantageOver", "Aggregation", "CorrectionKind", "KlEstimator", "LossSettings"]
+__all__ = ["AdvantageOver", "Aggregation", "CorrectionKind", "KlEstimator", "LossSettings"]

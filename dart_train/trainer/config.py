@@ -17,7 +17,8 @@ from dart_train.imitation.settings import ImitationSettings
 from dart_train.model.adapters import LoraSettings
 from dart_train.model.device import DeviceChoice, DtypeChoice
 from dart_train.model.weights import PublishedDtype, PublishedWeightsKind
-from dart_train.objectives.settings import AdvantageKind, AdvantageOver, LossSettings
+from dart_train.objectives.advantages import AdvantageName
+from dart_train.objectives.settings import AdvantageOver, LossSettings
 
 LearningRateSchedule = Literal["constant", "linear", "cosine"]
 
@@ -119,7 +120,7 @@ class TrainerConfig(PolicyTrainingSettings, DataManagerAddress):
         max_minutes: Minutes after which training ends; None: no limit.
         epochs: Passes over a batch.
         minibatches: Optimiser steps per pass.
-        advantage: Formula of the advantages.
+        advantage: Formula of the advantages (`dart_train.objectives.advantages`).
         advantage_over: What its mean and deviation are taken over (`dart_train.objectives.advantages`).
         high_entropy_step_fraction: Fraction of a group's steps, those with the highest entropy, that is trained on.
         high_entropy_token_fraction: Fraction of the tokens of these steps, those with the highest entropy, that is trained on.
@@ -134,7 +135,7 @@ class TrainerConfig(PolicyTrainingSettings, DataManagerAddress):
     max_minutes: float | None = Field(default=None, gt=0)
     epochs: int = Field(default=1, ge=1)
     minibatches: int = Field(default=1, ge=1)
-    advantage: AdvantageKind = "grpo"
+    advantage: AdvantageName = "grpo"
     advantage_over: AdvantageOver = "group_steps"
     high_entropy_step_fraction: float = Field(default=1.0, gt=0, le=1)
     high_entropy_token_fraction: float = Field(default=1.0, gt=0, le=1)

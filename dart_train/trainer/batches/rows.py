@@ -19,7 +19,7 @@ from dart_agent.types import PointedTarget, StepRecord
 from dart_train.curation.step_filter import select_high_entropy
 from dart_train.curation.token_filter import Ranges, select_high_entropy_tokens
 from dart_train.objectives.advantages import group_advantages
-from dart_train.objectives.settings import AdvantageKind, AdvantageOver
+from dart_train.objectives.settings import AdvantageOver
 
 StepKey = tuple[str, str, int]
 """group id, rollout id, step index; a pooled success can be in two groups with two advantages"""
@@ -70,9 +70,7 @@ class TrainRow:
         return len(self.step.token_ids_T) + len(self.targets)
 
 
-def build_rows(
-    batch: Batch, kind: AdvantageKind, over: AdvantageOver = "group_steps", pointer: bool = False
-) -> list[TrainRow]:
+def build_rows(batch: Batch, kind: str, over: AdvantageOver = "group_steps", pointer: bool = False) -> list[TrainRow]:
     """Give every row of a batch the advantage of its rollout within its group.
 
     A target is found after the last token, by the weights that sampled it: it is trained on where that token is.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +15,9 @@ from reference_objectives import advantages, aggregate_by_trajectory
 from trainer_harness import batch_of_members
 
 from dart_train.config import TrainSection
-from dart_train.objectives.advantages import EPSILON, group_advantages
+from dart_train.objectives.advantages import EPSILON, group_advantages, load_advantage
 from dart_train.objectives.aggregation import Denominators, aggregate
-from dart_train.objectives.settings import AdvantageKind, AdvantageOver, Aggregation, LossSettings
+from dart_train.objectives.settings import AdvantageOver, Aggregation, LossSettings
 from dart_train.trainer.batches.rows import TrainRow, build_rows, select_steps, select_tokens
 from dart_train.trainer.config import TrainerConfig
 
@@ -38,7 +42,7 @@ LENGTHS = [5, 5, *[30] * 6]
 REWARDS = [1.0, 1.0, *[0.0] * 6]
 
 
-def mean_advantage_in_the_loss(kind: AdvantageKind, over: AdvantageOver, aggregation: Aggregation) -> float:
+def mean_advantage_in_the_loss(kind: str, over: AdvantageOver, aggregation: Aggregation) -> float:
     """What the loss makes of the advantages alone, with rows of different numbers of tokens."""
     batch = batch_of_members(REWARDS, LENGTHS)
     rows = build_rows(batch, kind, over)
@@ -63,7 +67,7 @@ def mean_advantage_in_the_loss(kind: AdvantageKind, over: AdvantageOver, aggrega
     ],
 )
 def test_advantages_cancel_in_the_loss_under_the_matching_aggregation(
-    kind: AdvantageKind, over: AdvantageOver, aggregation: Aggregation
+    kind: str, over: AdvantageOver, aggregation: Aggregation
 ) -> None:
     assert mean_advantage_in_the_loss(kind, over, aggregation) == pytest.approx(0, abs=1e-6)
 
@@ -107,7 +111,55 @@ def test_one_reward_is_no_group() -> None:
         group_advantages([1], "grpo")
 
 
-KINDS: tuple[tuple[AdvantageKind, AdvantageOver], ...] = (
+def own_module(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    module = ModuleType("my_advantages")
+    for name, function in functions.items():
+        setattr(module, name, function)
+    monkeypatch.setitem(sys.modules, "my_advantages", module)
+    load_advantage.cache_clear()
+
+
+def test_an_advantage_of_ones_own_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over steps it gets the number of steps of each member, else None; what it does to its arguments changes nothing."""
+    seen: list[Any] = []
+
+    def ranks(rewards_G: Any, steps_G: Any) -> Any:
+        seen.append(None if steps_G is None else steps_G.tolist())
+        found = np.argsort(np.argsort(rewards_G)).astype(float)
+        rewards_G[:] = 0.0
+        return found - found.mean()
+
+    own_module(monkeypatch, ranks=ranks)
+    section = TrainSection(advantage="my_advantages:ranks")
+    rewards = [0.2, 0.9, 0.5]
+    assert group_advantages(rewards, section.advantage).tolist() == [-1.0, 1.0, 0.0]
+    assert group_advantages(np.array(rewards), section.advantage, [3, 1, 4]).tolist() == [-1.0, 1.0, 0.0]
+    assert seen == [None, [3.0, 1.0, 4.0]]
+    batch = batch_of_members(rewards, [1, 1, 1])
+    assert {row.rollout_id: row.advantage for row in build_rows(batch, section.advantage)} == {
+        "roll_0": -1.0, "roll_1": 1.0, "roll_2": 0.0
+    }  # fmt: skip
+
+
+def test_an_advantage_that_cannot_be_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_module(
+        monkeypatch, short=lambda rewards_G, steps_G: rewards_G[:1], holes=lambda rewards_G, steps_G: rewards_G / 0
+    )
+    for name, reason in (
+        (
+            "grop",
+            "there is no advantage 'grop': use one of grpo, no_std, leave_one_out, or your own as module:function",
+        ),
+        ("my_advantages:nope", "the advantage 'my_advantages:nope' cannot be loaded"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            TrainSection(advantage=name)
+    for name in ("short", "holes"):
+        with np.errstate(all="ignore"), pytest.raises(ValueError, match="let it give a finite number for each"):
+            group_advantages([1.0, 0.0], f"my_advantages:{name}")
+
+
+KINDS: tuple[tuple[str, AdvantageOver], ...] = (
     ("grpo", "group_steps"),
     ("grpo", "group_trajectories"),
     ("no_std", "group_steps"),
@@ -128,7 +180,7 @@ REWARD = st.one_of(
 )
 @settings(max_examples=150, deadline=None)
 def test_every_advantage_is_that_of_exact_sums(
-    kind_over: tuple[AdvantageKind, AdvantageOver], members: list[tuple[float, int, bool]]
+    kind_over: tuple[str, AdvantageOver], members: list[tuple[float, int, bool]]
 ) -> None:
     """Of each member all rows, or all but one, are left out of the batch; that must not move the baseline."""
     kind, over = kind_over
