@@ -11,8 +11,8 @@ from typing import Any
 
 from dart_agent.errors import ConfigError
 from dart_train.grounding.config import SupervisedConfig
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
+from dart_train.model.fast_vision import optimize_vision
 from dart_train.model.training_mode import cast_frozen, set_up_training
 
 
@@ -39,8 +39,7 @@ def set_up_backbone(backbone: Any, processor: Any, config: SupervisedConfig, com
             if _frozen_is_exact(part, torch.bfloat16):
                 cast_frozen(part, torch.bfloat16)
     backbone.to(compute.device)
-    if compute.device == "cpu":
-        optimize_vision_for_cpu(backbone)
+    optimize_vision(backbone)
 
 
 def _limit_images(image_processor: Any, max_pixels: int) -> None:

@@ -46,7 +46,7 @@ class TrainedPolicy:
     ) -> None:
         import torch
 
-        from dart_train.model.cpu_vision import optimize_vision_for_cpu
+        from dart_train.model.fast_vision import optimize_vision
         from dart_train.model.policy_scorer import PolicyScorer
         from dart_train.model.sharding import shard
         from dart_train.model.training_mode import cast_frozen, set_up_training
@@ -79,8 +79,7 @@ class TrainedPolicy:
             with self._open_reference() as model:
                 self._reference = self.scorer if model is self.loaded.model else PolicyScorer(model)
         for scorer in {id(each): each for each in (self.scorer, self._reference)}.values():
-            if self.compute.device == "cpu":
-                optimize_vision_for_cpu(scorer.model)
+            optimize_vision(scorer.model)
             if ranks.size > 1:
                 shard(scorer, self.compute.device, bfloat16)
         optimizer = config.optimizer

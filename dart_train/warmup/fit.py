@@ -28,8 +28,8 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
 from dart_train.data_manager.catalog import task_family
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
 from dart_train.model.device import ComputeDevice
+from dart_train.model.fast_vision import optimize_vision
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.weights import write_directory_atomically
@@ -197,8 +197,7 @@ class _WarmStartTrainer:
             config, self.builder, [(self.pixels[screen.image], screen) for screen in self.screens], self.random,
             imitated=self.imitated, described=self.head is not None, by_text=self.by_text,
         )  # fmt: skip
-        if self.compute.device == "cpu":
-            optimize_vision_for_cpu(self.model)
+        optimize_vision(self.model)
         _, grid = pixel_inputs(loaded.processor, [self.builder.model_image(next(iter(self.pixels.values())))])
         self.packer = Packer(self.model, loaded.processor, self.builder, tuple(grid[0].tolist()))
         self.parameters = [parameter for _, parameter in loaded.named_parameters()]

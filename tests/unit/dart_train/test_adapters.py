@@ -27,7 +27,7 @@ from dart_train.config import Recipe
 from dart_train.evaluation.export import export_version
 from dart_train.evaluation.stored import StoredVersion
 from dart_train.model.adapters import LoraSettings, attach_adapter, merge_version
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.fast_vision import optimize_vision
 from dart_train.model.policy_model import LoadedModel, ModelLoader, load_model
 from dart_train.model.policy_scorer import PolicyScorer
 from dart_train.model.weights import cast_to_bfloat16
@@ -75,8 +75,8 @@ def trainer_on(
 
 
 def logprobs(model: Any, loaded: LoadedModel, images: ImageStore) -> torch.Tensor:
-    """Of one recorded step, [T], with the vision methods of a trainer on a CPU."""
-    optimize_vision_for_cpu(model)
+    """Of one recorded step, [T], with the vision methods of a trainer."""
+    optimize_vision(model)
     row = TrainRow("r", "g", step_of(loaded, images, seed=7), ((0, 5),), 0.0)
     batch = BatchMaker(loaded.model, loaded.processor, images).make([Segment((row,))])
     with torch.no_grad():

@@ -14,7 +14,7 @@ from PIL import Image
 from dart_agent.grounding.model import load_grounding_model
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_envs import tasks
-from dart_train.model.cpu_vision import optimize_vision_for_cpu
+from dart_train.model.fast_vision import optimize_vision
 from dart_train.model.init_model import init_model
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.warmup import WarmupConfig, warm_start
@@ -107,7 +107,7 @@ def test_what_is_given_is_not_learnt(loaded: LoadedModel) -> None:
 def test_rearranged_vision_gives_the_same_features(loaded: LoadedModel, tmp_path: Path) -> None:
     loaded.save(tmp_path / "copy")
     other = load_model(tmp_path / "copy")
-    assert optimize_vision_for_cpu(other.model)
+    assert optimize_vision(other.model)
     rng = np.random.default_rng(1)
     images = [rng.integers(0, 256, (height, 256, 3), dtype=np.uint8) for height in (160, 160, 96)]
     pixels, grid = _inputs(loaded, images)
