@@ -150,7 +150,6 @@ class Recipe(StrictModel):
         fixes = {
             "leave train.lora_rank out": train.lora_rank is not None,
             "set train.kl_coefficient = 0": train.kl_coefficient > 0,
-            "set train.processes = 1": train.processes > 1,
             'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"': own_engine
             and self.update_mode is UpdateMode.GLOBAL,
             "set eval.baseline_episodes = 0": self.eval.baseline_episodes > 0,
@@ -158,9 +157,14 @@ class Recipe(StrictModel):
         needed = [fix for fix, wrong in fixes.items() if wrong]
         if needed:
             raise ValueError(
-                f"model.pointer trains all weights in one process, and no baseline describes targets: {', '.join(needed)}"
+                f"model.pointer trains all weights, and no reference and no baseline describes targets: {', '.join(needed)}"
             )
         return self
+
+    @property
+    def trainer_shards(self) -> int:
+        """Among how many processes the trainer's policy is divided; each holds the whole of an adapted policy, and of one with a head."""
+        return 1 if self.train.lora_rank is not None or self.model.pointer else self.train.processes
 
     @property
     def collects_demonstrations(self) -> bool:

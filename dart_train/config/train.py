@@ -167,8 +167,6 @@ class TrainSection(StrictModel):
     def _adapter_is_complete(self) -> TrainSection:
         if self.lora_rank is None and (self.lora_alpha is not None or self.lora_targets is not None):
             raise ValueError("lora_alpha and lora_targets are settings of an adapter: set lora_rank with them")
-        if self.lora_rank is not None and self.processes > 1:
-            raise ValueError("lora_rank trains an adapter in one process: set processes = 1, or leave lora_rank out")
         return self
 
     @model_validator(mode="after")

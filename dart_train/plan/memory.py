@@ -97,19 +97,19 @@ def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
     Returns:
         The bytes.
     """
-    train, ranks = recipe.train, recipe.train.processes
+    train, shards = recipe.train, recipe.trainer_shards
     compute = _compute_bytes(recipe)
     trained = trained_parameters(recipe, size)
     frozen = size.parameters.total - (0 if train.lora_rank is not None else trained)
     gathered = 2 * size.parameters.largest_layer * compute
     cast = trained * compute if compute == BFLOAT16 and train.lora_rank is None else 0
     return TrainerMemory(
-        trained_weights=FLOAT32 * trained // ranks,
-        gradients=FLOAT32 * trained // ranks,
-        optimizer=2 * FLOAT32 * trained // ranks,
-        frozen_weights=compute * frozen // ranks,
-        reference=compute * size.parameters.total // ranks if _has_second_model(recipe) else 0,
-        compute_copies=gathered if ranks > 1 else cast,
+        trained_weights=FLOAT32 * trained // shards,
+        gradients=FLOAT32 * trained // shards,
+        optimizer=2 * FLOAT32 * trained // shards,
+        frozen_weights=compute * frozen // shards,
+        reference=compute * size.parameters.total // shards if _has_second_model(recipe) else 0,
+        compute_copies=gathered if shards > 1 else cast,
         activations=activation_bytes(recipe, size, train.micro_batch_tokens, compute),
     )
 
@@ -123,12 +123,12 @@ def loading_memory(recipe: Recipe, size: PolicySize) -> int:
 
     Returns:
         The bytes: the policy in float32 and a second model for the KL term in the data type of matrix products, whole in each process; and
-        what is there afterwards, the cache of screenshots. A single process loads onto its GPU.
+        what is there afterwards, the cache of screenshots. A process that has no shard loads onto its GPU.
     """
     train = recipe.train
     cache = int(train.image_cache_gib * GIB)
-    if train.processes == 1:
-        return cache
+    if recipe.trainer_shards == 1:
+        return train.processes * cache
     second = _compute_bytes(recipe) if _has_second_model(recipe) else 0
     return train.processes * (size.parameters.total * (FLOAT32 + second) + cache)
 
@@ -158,7 +158,7 @@ def activation_bytes(recipe: Recipe, size: PolicySize, tokens: int, compute: int
     Returns:
         Bytes.
     """
-    stream = FLOAT32 if recipe.train.processes == 1 and recipe.train.lora_rank is None else compute
+    stream = FLOAT32 if recipe.trainer_shards == 1 and recipe.train.lora_rank is None else compute
     layer = tokens * (16 * size.hidden + 3 * size.intermediate) * compute
     found = (
         size.layers * tokens * size.hidden * stream + layer

@@ -169,7 +169,9 @@ def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> 
         changes += [{**each, "micro_batch_tokens": least} for each in ({}, *changes)]
     if recipe.train.lora_rank is None:
         ranks = recipe.train.processes
-        if not on_cpu:  # more processes share the same memory there
+        if (
+            not on_cpu and not recipe.model.pointer
+        ):  # more processes share the same memory there, and those of a head share none
             changes += [
                 {"processes": 2 * ranks, "gradient_checkpointing": True},
                 {"processes": 4 * ranks, "gradient_checkpointing": True},

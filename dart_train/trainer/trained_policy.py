@@ -1,7 +1,7 @@
 """The policy that is trained: parameters, optimiser, forward passes, and what of them is saved.
 
-Role: `TrainedPolicy` owns the model on this process's device, sharded where several processes train. Rule: what is not trained is never
-saved in a checkpoint and never copied; nothing here knows batches, advantages or losses. Non-goals: the train step
+Role: `TrainedPolicy` owns the model on this process's device, sharded where several processes train all of its weights. Rule: what is not
+trained is never saved in a checkpoint and never copied; nothing here knows batches, advantages or losses. Non-goals: the train step
 (`dart_train.trainer.trainer`).
 """
 
@@ -24,6 +24,7 @@ from dart_train.trainer.config import PolicyTrainingSettings
 from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
 from dart_train.trainer.policy import PolicyWriter, Reference, load_policy, open_reference
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.replicas import share_parameters, sum_gradients
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,19 +52,13 @@ class TrainedPolicy:
         from dart_train.model.sharding import shard
         from dart_train.model.training_mode import cast_frozen, set_up_training
 
-        if config.pointer and ranks.size > 1:
-            raise ConfigError(
-                "a policy with an action head is trained by one process: start the trainer without torchrun"
-            )
-        if config.lora is not None and ranks.size > 1:
-            raise ConfigError(
-                "an adapter is trained by one process: start the trainer without torchrun, or leave `lora` out"
-            )
         self.config, self.ranks = config, ranks
+        # Of an adapter little is trained, and a head sees what the backbone computes: each process has the whole of such a policy.
+        self._sharded = ranks.size > 1 and config.lora is None and not config.pointer
         self.compute = ComputeDevice.resolve(config.device, config.dtype)
         bfloat16 = self.compute.bfloat16
         # Shards go to their device layer by layer: no GPU ever holds a whole model of several ranks.
-        loads_on = self.compute.device if ranks.size == 1 else "cpu"
+        loads_on = "cpu" if self._sharded else self.compute.device
         self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16, load=load)
         set_up_training(self.loaded.model, config.gradient_checkpointing, config.freeze_vision)
         if isinstance(self.loaded, PointingModel):
@@ -80,8 +75,10 @@ class TrainedPolicy:
                 self._reference = self.scorer if model is self.loaded.model else PolicyScorer(model)
         for scorer in {id(each): each for each in (self.scorer, self._reference)}.values():
             optimize_vision(scorer.model)
-            if ranks.size > 1:
+            if self._sharded:
                 shard(scorer, self.compute.device, bfloat16)
+        if not self._sharded:
+            share_parameters(list(self.trained().values()), ranks)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
             self.trained().values(),
@@ -132,7 +129,7 @@ class TrainedPolicy:
 
         tokens = to_device(batch.tokens, self.compute.device)
         with ExitStack() as stack:
-            if self.ranks.size == 1:  # shards have a precision of their own
+            if not self._sharded:  # shards have a precision of their own
                 stack.enter_context(self.compute.autocast())
             if reference:
                 assert self._open_reference is not None
@@ -171,13 +168,16 @@ class TrainedPolicy:
         )
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of this process's part of a loss; the parts of all processes add up."""
-        (loss * self.ranks.size).backward()  # type: ignore[no-untyped-call]
+        """Add the gradient of this process's part of a loss; the parts of all processes add up in `clip_gradient`."""
+        averaged_over = self.ranks.size if self._sharded else 1
+        (loss * averaged_over).backward()  # type: ignore[no-untyped-call]
 
     def clip_gradient(self) -> Tensor:
-        """Clip the gradient of all processes to `grad_clip` and return its norm before that."""
+        """Clip the gradient of all processes to `grad_clip` and return its norm before that; once for each gradient."""
         import torch
 
+        if not self._sharded:
+            sum_gradients(list(self.trained().values()), self.ranks)
         norm = torch.nn.utils.clip_grad_norm_(self.trained().values(), self.config.optimizer.grad_clip)
         whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return whole
@@ -240,8 +240,9 @@ class TrainedPolicy:
         Args:
             directory: An empty directory.
         """
-        if self.ranks.size == 1:
-            self._writer.save(self.loaded, directory)
+        if not self._sharded:
+            if self.ranks.first:
+                self._writer.save(self.loaded, directory)
             return
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 

@@ -34,9 +34,10 @@ from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel, load_model, pixel_inputs
 from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.replicas import share_parameters
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.lessons import Lessons
-from dart_train.warmup.optimisation import make_optimizer, of_rank, share_parameters, sum_of
+from dart_train.warmup.optimisation import make_optimizer, of_rank, sum_of
 from dart_train.warmup.packing import NO_LABEL, PackedBatch, Packer
 from dart_train.warmup.pointing import HeadLearner, load_with_head
 from dart_train.warmup.queries import HeadQuestion, Query, mentioned_texts, text_sentences

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.replicas import sum_gradients
 from dart_train.warmup.config import WarmupConfig
 
 if TYPE_CHECKING:
@@ -115,34 +116,9 @@ def make_update(optimizer: Any, loss: Tensor, ranks: Ranks, grad_clip: float) ->
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if ranks.size > 1:
-        _average_gradients(parameters, ranks.size)
+        sum_gradients(parameters, ranks)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= ranks.size
     torch.nn.utils.clip_grad_norm_(parameters, grad_clip)
     optimizer.step()
-
-
-def share_parameters(parameters: Sequence[Any], ranks: Ranks) -> None:
-    """Give every process the parameters of the first one.
-
-    Args:
-        parameters: What is trained.
-        ranks: The processes.
-    """
-    if ranks.size > 1:
-        import torch.distributed as dist
-
-        for parameter in parameters:
-            dist.broadcast(parameter.data, src=0)
-
-
-def _average_gradients(parameters: Sequence[Any], size: int) -> None:
-    """Replace gradients by their mean over the processes; one that some of them lack is 0 there, and one that all lack stays away."""
-    import torch
-    import torch.distributed as dist
-
-    present = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters]
-    flat = torch.cat([present.to(gradients[0]), *(gradient.flatten() for gradient in gradients)])
-    dist.all_reduce(flat)
-    counts, *sums = torch.split(flat, [len(parameters), *(parameter.numel() for parameter in parameters)])
-    for parameter, count, total in zip(parameters, counts.tolist(), sums, strict=True):
-        parameter.grad = (total / size).view_as(parameter) if count else None

@@ -30,8 +30,9 @@ from dart_server.wire import A11yElement, Clock
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, pixel_inputs
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.replicas import share_parameters
 from dart_train.warmup.config import WarmupConfig
-from dart_train.warmup.optimisation import make_optimizer, of_rank, share_parameters
+from dart_train.warmup.optimisation import make_optimizer, of_rank
 from dart_train.warmup.pages import PageWriter, PlacedText, ScreenBox, find_texts
 from dart_train.warmup.pointing import HeadLearner
 from dart_train.warmup.screens import AnnotatedScreen, ScreenError, Screenshot, shift_windows

@@ -109,7 +109,6 @@ async def test_the_versions_that_act_are_those_that_the_workers_wrote(tmp_path: 
     [
         ("train.lora_rank=4", "leave train.lora_rank out"),
         ("train.kl_coefficient=0.1", "set train.kl_coefficient = 0"),
-        ("train.processes=2", "set train.processes = 1"),
         ('rollout.scheduling="batch"', 'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"'),
         ("model.pointer=false", 'set model.pointer = true, or engine = "vllm"'),
         ("eval.baseline_episodes=2", "set eval.baseline_episodes = 0"),

@@ -20,9 +20,10 @@ from dart_train.model.init_model import init_model
 from dart_train.run import training_components
 from dart_train.run.paths import RunPaths
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.replicas import share_parameters
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.fit import warm_start
-from dart_train.warmup.optimisation import make_optimizer, make_update, of_rank, share_parameters
+from dart_train.warmup.optimisation import make_optimizer, make_update, of_rank
 
 DEMO = Path(dart_train.__file__).parent / "recipes" / "demo.toml"
 BATCHES = (((1.0, 2.0), (0.5, -1.0)), ((3.0, -1.0), (2.0, 2.0)), ((0.0, 1.0), (-1.0, 4.0)))

@@ -153,6 +153,14 @@ def test_engine_context_disk_and_desktops_that_do_not_fit_are_told() -> None:
     assert "set desktops.count = 10" in told[4]
 
 
+def test_each_process_of_an_adapter_holds_the_whole_policy() -> None:
+    alone = recipe_of("ui-tars-1.5-7b-1gpu")
+    several = recipe_of("ui-tars-1.5-7b-1gpu", "train.processes=4", "train.devices=[0, 1, 2, 3]")
+    size = read_policy_size(alone)
+    assert trainer_memory(several, size) == trainer_memory(alone, size)
+    assert loading_memory(several, size) == 4 * loading_memory(alone, size)
+
+
 def test_processes_that_load_whole_models_need_host_memory() -> None:
     recipe = recipe_of("ui-tars-1.5-7b-8gpu")
     size = read_policy_size(recipe)
