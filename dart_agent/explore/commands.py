@@ -66,7 +66,7 @@ def start(
 ) -> None:
     """Begin an exploration, and explore until a bound is reached."""
     with exit_on_error(), _needs_extra():
-        from dart_agent.explore.store import ExploreStore
+        from dart_agent.explore.store import ExploreStore, hold_folder
 
         avoided = (*ALWAYS_AVOIDED, *avoid) if avoid else None
         candidates = _given(vision=vision, text=text, avoid=avoided)
@@ -84,7 +84,7 @@ def start(
         )
         _check_app(settings)
         endpoint = _endpoint(settings, options)
-        with ExploreStore.create(out, settings, options.database_url) as store:
+        with hold_folder(out), ExploreStore.create(out, settings, options.database_url) as store:
             _explore(store, settings, endpoint, options)
 
 
@@ -93,9 +93,9 @@ def start(
 def resume(out: Annotated[Path, typer.Argument(help="folder of the exploration")], options: ExploringOptions) -> None:
     """Go on with an exploration that was stopped, was killed, or has reached a bound."""
     with exit_on_error(), _needs_extra():
-        from dart_agent.explore.store import ExploreStore
+        from dart_agent.explore.store import ExploreStore, hold_folder
 
-        with ExploreStore.open(out, options.database_url) as store:
+        with ExploreStore.open(out, options.database_url) as store, hold_folder(out):
             settings = _settings(store.settings.model_dump() | _given(**options.settings))
             endpoint = _endpoint(settings, options)
             store.change_settings(settings)

@@ -11,6 +11,7 @@ Non-goals: what the graph means (`dart_agent.explore.graph`).
 
 from __future__ import annotations
 
+import fcntl
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ from dart_envs.observations.annotated_screens import write_screenshot
 from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement, Clock
 
-DATABASE_FILE, IMAGES = "explore.sqlite", "images"
+DATABASE_FILE, IMAGES, LOCK_FILE = "explore.sqlite", "images", "lock"
 BUSY_TIMEOUT_MS = 10_000
 
 
@@ -80,6 +81,30 @@ class StoredScreen:
     elements: tuple[A11yElement, ...]
     found_step: int
     revision: int = 0
+
+
+@contextmanager
+def hold_folder(out: Path) -> Iterator[None]:
+    """Hold the folder of an exploration, so that one process explores in it; reading it needs no hold.
+
+    Args:
+        out: The folder, which is made where it is not there.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ConfigError: Another process explores in it.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK_FILE).open("w", encoding="utf-8") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, however that ends
+        except BlockingIOError:
+            raise ConfigError(
+                f"another process explores in {out}: wait for it or stop it, or give another folder"
+            ) from None
+        yield
 
 
 class ExploreStore:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dart_agent.cli import app
 from dart_agent.explore.candidates import ALWAYS_AVOIDED
 from dart_agent.explore.page import coverage
-from dart_agent.explore.store import ExploreStore
+from dart_agent.explore.store import ExploreStore, hold_folder
 
 START = ["explore", "start", "--app", "simulated/2"]
 
@@ -62,6 +62,22 @@ def test_mistakes_are_told_before_anything_starts(tmp_path: Path, more: list[str
     assert code == 2
     assert said in output
     assert not out.exists()
+
+
+def test_one_process_explores_in_a_folder(tmp_path: Path) -> None:
+    out = tmp_path / "explored"
+    start = [*START, "--out", str(out), "--steps", "2", "--chooser", "breadth-first"]
+    with hold_folder(out):
+        code, output = run(*start)
+        assert code == 2
+        assert f"another process explores in {out}" in " ".join(output.split())
+    assert run(*start)[0] == 0
+    with hold_folder(out):
+        code, output = run("explore", "resume", str(out), "--steps", "3")
+        assert code == 2
+        assert "another process explores in" in " ".join(output.split())
+        assert run("explore", "page", str(out))[0] == 0, "it can be looked at"
+    assert run("explore", "resume", str(out), "--steps", "3")[0] == 0
 
 
 def test_a_start_without_a_farm_leaves_its_folder_to_the_next_one(tmp_path: Path) -> None:
