@@ -1,4 +1,4 @@
-"""`python -m dart_train.grounding --config FILE`: the training of a grounding model or a verifier as a process.
+"""`python -m dart_train.grounding --config FILE`: the training of a grounding model or a verifier, in several processes under torchrun.
 
 Role: reads the configuration, limits the threads before torch is loaded, trains, ends. Rule: what the user can fix is one sentence and
 exit code 2. Non-goals: defaults (`GroundingConfig`).
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,13 @@ from pydantic import ValidationError
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import format_validation_error
 from dart_train.grounding.config import GroundingConfig, PointRewardConfig, SupervisedConfig, VerifierConfig
+from dart_train.trainer.process_start import end_with_torchrun, join_ranks, out_of_memory_refused, refuse
+
+ADVICE = (
+    "lower rows_per_pass, set gradient_checkpointing to true, or lower max_pixels; the same command goes on from its last checkpoint with "
+    "the first two"
+)
+"""What to do about a GPU that is too small."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 2 for a configuration or input that cannot be used.
     """
+    end_with_torchrun()
     parser = argparse.ArgumentParser(prog="python -m dart_train.grounding")
     parser.add_argument("--config", type=Path, required=True)
     kind = parser.add_mutually_exclusive_group()
@@ -40,27 +46,25 @@ def main(argv: list[str] | None = None) -> int:
     try:
         config = _settings(arguments).model_validate_json(path.read_text(encoding="utf-8"))
     except ValidationError as error:
-        print(f"grounding: cannot use {path}: {format_validation_error(error)}", file=sys.stderr)
-        return 2
+        return refuse(f"grounding: cannot use {path}: {format_validation_error(error)}")
     except OSError as error:
-        print(f"grounding: cannot read {path}: {error.strerror}", file=sys.stderr)
-        return 2
-    os.environ.setdefault("OMP_NUM_THREADS", str(config.threads))
+        return refuse(f"grounding: cannot read {path}: {error.strerror}")
+    ranks = join_ranks(config)
     from dart_train.grounding.fit import train_grounding
     from dart_train.grounding.reward import train_by_reward
     from dart_train.grounding.verifier import train_verifier
     from dart_train.model.policy_model import ModelNotFoundError
 
     try:
-        if isinstance(config, VerifierConfig):
-            train_verifier(config, _report)
-        elif isinstance(config, PointRewardConfig):
-            train_by_reward(config, _report)
-        elif isinstance(config, GroundingConfig):
-            train_grounding(config, _report)
+        with out_of_memory_refused(ADVICE):
+            if isinstance(config, VerifierConfig):
+                train_verifier(config, _report, ranks=ranks)
+            elif isinstance(config, PointRewardConfig):
+                train_by_reward(config, _report, ranks=ranks)
+            elif isinstance(config, GroundingConfig):
+                train_grounding(config, _report, ranks=ranks)
     except (ConfigError, ModelNotFoundError, FileExistsError) as error:
-        print(f"grounding: {error}", file=sys.stderr)
-        return 2
+        return refuse(f"grounding: {error}")
     return 0
 
 

@@ -26,6 +26,7 @@ from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_tra
 from dart_train.model.adapters import AdaptedModel, attach_adapter
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model
+from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +41,7 @@ def train_grounding(
     config: GroundingConfig,
     on_progress: Progress | None = None,
     clock: Clock = SYSTEM_CLOCK,
+    ranks: Ranks | None = None,
 ) -> GroundingModel:
     """Train a model and write it to `config.out_dir`.
 
@@ -47,6 +49,7 @@ def train_grounding(
         config: The configuration.
         on_progress: Called with every metric line.
         clock: Measures the duration.
+        ranks: The processes that train together; None: this one alone.
 
     Returns:
         The trained model, in evaluation mode; with adapters, they are not merged into it. Where matrix products are computed in bfloat16,
@@ -61,7 +64,7 @@ def train_grounding(
     def trainer_of(samples: SampleSet) -> GroundingTrainer:
         return GroundingTrainer(config, samples, load_start_model(config))
 
-    trainer = run_training(trainer_of, config, "grounding", on_progress, clock)
+    trainer = run_training(trainer_of, config, "grounding", on_progress, clock, ranks)
     trainer.model.backbone.eval()
     trainer.model.head.eval()
     return trainer.model

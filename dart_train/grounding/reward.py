@@ -9,6 +9,7 @@ of seed and update. Non-goals: rollouts on desktops; refusals, which are left ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.scoring import is_hit
@@ -19,6 +20,7 @@ from dart_train.grounding.config import PointRewardConfig
 from dart_train.grounding.fit import HeadTrainer, load_start_model
 from dart_train.grounding.supervised import Progress, run_training
 from dart_train.objectives.advantages import group_advantages
+from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def train_by_reward(
-    config: PointRewardConfig, on_progress: Progress | None = None, clock: Clock = SYSTEM_CLOCK
+    config: PointRewardConfig,
+    on_progress: Progress | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    ranks: Ranks | None = None,
 ) -> None:
     """Train a model and write it to `config.out_dir`.
 
@@ -36,6 +41,7 @@ def train_by_reward(
         config: The configuration.
         on_progress: Called with every metric line; `reward` is the mean over sampled points.
         clock: Measures the duration.
+        ranks: The processes that train together; None: this one alone.
 
     Raises:
         ConfigError: The samples cannot be used.
@@ -46,7 +52,7 @@ def train_by_reward(
     def trainer_of(samples: SampleSet) -> PointRewardTrainer:
         return PointRewardTrainer(config, samples, load_start_model(config))
 
-    run_training(trainer_of, config, "grounding_reward", on_progress, clock)
+    run_training(trainer_of, config, "grounding_reward", on_progress, clock, ranks)
 
 
 class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
@@ -64,13 +70,14 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
 
         from dart_train.grounding.losses import mean_loss, share
 
-        generator = torch.Generator(self.model.device).manual_seed(self.config.seed * 1_000_003 + number)
+        generator = torch.Generator(self.model.device)
         batch = self.batch(number)
         targets_Q = [len(sample.targets) for _, samples in batch for sample in samples if not sample.is_refusal]
+        seeds = {path: self._seed(number, image) for image, (path, _) in enumerate(batch)}
         for rows in self.passes(batch):
             with self.compute.autocast():
                 _, output = self.forward(rows)
-                losses, entropies, rewards = self._play(rows, output, generator)
+                losses, entropies, rewards = self._play(rows, output, generator, seeds)
             part = share(len(losses), len(targets_Q))
             yield {
                 "policy_loss": mean_loss(losses, output.hidden_BTD) * part,
@@ -78,8 +85,12 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
                 "reward": mean_loss(rewards, output.hidden_BTD) * part,
             }
 
+    def _seed(self, number: int, image: int) -> int:
+        """The seed of the points that are sampled on an image, whichever process samples them."""
+        return (self.config.seed * 1_000_003 + number) + image * 1_000_000_007
+
     def _play(
-        self, rows: Batch, output: ForwardOutput, generator: torch.Generator
+        self, rows: Batch, output: ForwardOutput, generator: torch.Generator, seeds: Mapping[Path, int]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Sample a group for each question with a target: its loss and mean reward, and the entropy of each target."""
         import torch
@@ -88,7 +99,8 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
 
         config = self.config
         losses, entropies, rewards = [], [], []
-        for row, (_, samples) in zip(output.questions, rows, strict=True):
+        for row, (path, samples) in zip(output.questions, rows, strict=True):
+            generator.manual_seed(seeds[path])
             for found, sample in zip(row, samples, strict=True):
                 if sample.is_refusal:
                     continue

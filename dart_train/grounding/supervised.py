@@ -1,9 +1,10 @@
 """The loop that grounding models and verifiers are trained in, with checkpoints for exact resuming.
 
 Role: `SupervisedTrainer` owns the optimiser and what it trains, `BackboneTrainer` a whole model with one loss; `run_training` counts
-updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed and number of the update alone
-(dropout included), so that a killed training that is started again ends with the same bits; the result appears under its final name only
-when it is complete. Non-goals: losses.
+updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed, number of the update and
+number of processes alone (dropout included), so that a killed training that is started again ends with the same bits; several processes
+hold the whole model each, divide the rows of an update, and add up their gradients; the result appears under its final name only when it
+is complete. Non-goals: losses.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from dart_train.model.policy_model import LoadedModel, ModelNotFoundError
 from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
+from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.replicas import share_parameters, sum_gradients
 from dart_train.trainer.schedule import learning_rate
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ class SupervisedTrainer(ABC):
     def __init__(self, config: SupervisedConfig, modules: Mapping[str, Any], undecayed: tuple[Any, ...] = ()) -> None:
         import torch
 
-        self._settings, self._modules = config, modules
+        self._settings, self._modules, self._ranks = config, modules, Ranks()
         plain = [parameter for parameter in self.trained().values() if all(parameter is not one for one in undecayed)]
         settings = config.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -67,15 +70,24 @@ class SupervisedTrainer(ABC):
             betas=(settings.beta1, settings.beta2),
         )
 
+    def join(self, ranks: Ranks) -> None:
+        """Train together with other processes from now on; all of them take the parameters of the first one.
+
+        Args:
+            ranks: The processes; each has made the same trainer.
+        """
+        self._ranks = ranks
+        share_parameters(list(self.trained().values()), ranks)
+
     @abstractmethod
     def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
-        """Compute the losses of an update's batch, one forward pass after the other.
+        """Compute the losses of this process's part of an update's batch, one forward pass after the other.
 
         Args:
             number: Number of the update.
 
         Yields:
-            Scalars by name, for each pass; their sums over all passes are the losses of the batch.
+            Scalars by name, for each pass; their sums over all passes of all processes are the losses of the batch.
         """
 
     @abstractmethod
@@ -107,16 +119,16 @@ class SupervisedTrainer(ABC):
         }
 
     def passes(self, rows: list[Row]) -> Iterator[list[Row]]:
-        """Divide the rows of an update into those of its forward passes.
+        """Divide the rows of an update into those of this process's forward passes.
 
         Args:
-            rows: The rows.
+            rows: The rows, the same in every process.
 
         Yields:
-            At most `rows_per_pass` of them at a time, in order.
+            At most `rows_per_pass` of them at a time, in order; without that number, this process's part of all rows.
         """
-        size = self._settings.rows_per_pass or max(1, len(rows))
-        for start in range(0, len(rows), size):
+        size = self._settings.rows_per_pass or max(1, -(-len(rows) // self._ranks.size))
+        for start in range(size * self._ranks.rank, len(rows), size * self._ranks.size):
             yield rows[start : start + size]
 
     def update(self, number: int) -> dict[str, float]:
@@ -140,10 +152,11 @@ class SupervisedTrainer(ABC):
                 self.total(losses).backward()  # type: ignore[no-untyped-call]
                 for name, value in losses.items():
                     found[name] += float(value.detach())
+        sum_gradients(list(self.trained().values()), self._ranks)
         zero_missing_gradients(self.trained().values())
         torch.nn.utils.clip_grad_norm_(self.trained().values(), config.optimizer.grad_clip)
         self.optimizer.step()
-        return dict(found)
+        return self._ranks.total(found)
 
     def tensors(self) -> dict[str, Tensor]:
         """Trained parameters and the optimiser's state of each, by name."""
@@ -164,7 +177,7 @@ class SupervisedTrainer(ABC):
         self.optimizer.step()  # makes the optimiser's tensors; no parameter changes
         self.optimizer.zero_grad(set_to_none=True)
         wanted = self.tensors()
-        lacking = sorted(set(wanted) - state.load(wanted))
+        lacking = sorted(set(wanted) - state.load(wanted, self._ranks))
         if lacking:
             raise ModelNotFoundError(
                 f"checkpoint {state.directory} lacks {lacking[0]} and {len(lacking) - 1} more tensors: continue with the settings that it "
@@ -235,6 +248,7 @@ def run_training(
     kind: str,
     on_progress: Progress | None,
     clock: Clock,
+    ranks: Ranks | None = None,
 ) -> Trainer:
     """Train, go on from the newest checkpoint, and write the result.
 
@@ -244,6 +258,7 @@ def run_training(
         kind: Kind of the metric lines.
         on_progress: Called with every metric line.
         clock: Measures the duration.
+        ranks: The processes that train together; None: this one alone.
 
     Returns:
         The trainer, after its last update.
@@ -254,15 +269,19 @@ def run_training(
     """
     import torch
 
+    ranks = ranks or Ranks()
     if config.out_dir.exists():
         raise FileExistsError(f"{config.out_dir} exists already: remove it to train again")
     samples = SampleSet(config.samples)
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)  # adapters begin with random weights
     trainer = make_trainer(samples)
-    store = CheckpointStore(config.checkpoints, KEPT_STATES)
+    trainer.join(ranks)
+    store = CheckpointStore(config.checkpoints, KEPT_STATES, ranks)
     latest = store.latest()
-    _check_settings(config, kind, resumes=latest is not None)
+    if ranks.first:
+        _check_settings(config, kind, resumes=latest is not None)
+    ranks.gather(None)  # nobody writes a state before
     first, before_s = 0, 0.0
     if latest is not None:
         trainer.restore(latest)
@@ -273,8 +292,9 @@ def run_training(
         done, trained_s = update + 1, before_s + clock.monotonic() - began_s
         if done % config.report_every == 0 or done == config.updates:
             line = {"kind": kind, "update": done, **losses, "trained_s": round(trained_s, 1)}
-            append_metrics(config.metrics, line)
-            if on_progress is not None:
+            if ranks.first:
+                append_metrics(config.metrics, line)
+            if ranks.first and on_progress is not None:
                 on_progress(line)
         if done % config.checkpoint_every == 0 and done < config.updates:
             store.save(
@@ -288,5 +308,7 @@ def run_training(
                     tensors=trainer.tensors(),
                 )
             )
-    write_directory_atomically(config.out_dir, trainer.save)
+    if ranks.first:
+        write_directory_atomically(config.out_dir, trainer.save)
+    ranks.gather(None)
     return trainer

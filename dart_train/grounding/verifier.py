@@ -29,6 +29,7 @@ from dart_train.grounding.config import VerifierConfig
 from dart_train.grounding.losses import judgement_loss, share
 from dart_train.grounding.supervised import BackboneTrainer, Progress, run_training
 from dart_train.model.policy_model import LoadedModel, load_model
+from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,13 +111,19 @@ def _outside(sample: GroundingSample, area: Box, random: Random) -> Point | None
     return None
 
 
-def train_verifier(config: VerifierConfig, on_progress: Progress | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+def train_verifier(
+    config: VerifierConfig,
+    on_progress: Progress | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+    ranks: Ranks | None = None,
+) -> None:
     """Train a verifier and write it to `config.out_dir`.
 
     Args:
         config: The configuration.
         on_progress: Called with every metric line.
         clock: Measures the duration.
+        ranks: The processes that train together; None: this one alone.
 
     Raises:
         ConfigError: The samples cannot be used.
@@ -127,7 +134,7 @@ def train_verifier(config: VerifierConfig, on_progress: Progress | None = None, 
     def trainer_of(samples: SampleSet) -> VerifierTrainer:
         return VerifierTrainer(config, samples, load_model(config.start_model))
 
-    run_training(trainer_of, config, "verifier", on_progress, clock)
+    run_training(trainer_of, config, "verifier", on_progress, clock, ranks)
 
 
 class VerifierTrainer(BackboneTrainer):

@@ -14,18 +14,43 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.process_group import set_parent_death_signal
 from dart_envs.clock import SYSTEM_CLOCK
-from dart_train.trainer.config import PolicyTrainingSettings
+from dart_train.model.device import DeviceChoice, DtypeChoice
 from dart_train.trainer.ranks import Ranks
 
+TRAINER_ADVICE = (
+    "lower train.micro_batch_tokens, set train.gradient_checkpointing = true, lower inference.gpu_memory_fraction where an inference "
+    "worker shares the GPU, or train on more GPUs (train.processes); the run goes on with such a change (--set KEY=VALUE)"
+)
+"""What to do about a GPU that is too small, of a run."""
 EXIT_REFUSED = 2
 """Exit code of a process that another start would end in the same way."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where torchrun looks for what a process says of its end."""
+
+
+class ProcessSettings(Protocol):
+    """What every configuration of a process that trains says of it."""
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of torch."""
+        ...
+
+    @property
+    def device(self) -> DeviceChoice:
+        """Where to train."""
+        ...
+
+    @property
+    def dtype(self) -> DtypeChoice:
+        """Data type of matrix products."""
+        ...
 
 
 def end_with_torchrun() -> None:
@@ -34,7 +59,7 @@ def end_with_torchrun() -> None:
         set_parent_death_signal(signal.SIGKILL)
 
 
-def join_ranks(config: PolicyTrainingSettings) -> Ranks:
+def join_ranks(config: ProcessSettings) -> Ranks:
     """Limit the threads, load torch, and join the processes that train together.
 
     Args:
@@ -59,8 +84,11 @@ def join_ranks(config: PolicyTrainingSettings) -> Ranks:
 
 
 @contextmanager
-def out_of_memory_refused() -> Iterator[None]:
+def out_of_memory_refused(advice: str = TRAINER_ADVICE) -> Iterator[None]:
     """Refuse the settings under which the work does not fit into the memory of the GPU: it would not fit again.
+
+    Args:
+        advice: Which settings to lower.
 
     Yields:
         Nothing.
@@ -74,11 +102,7 @@ def out_of_memory_refused() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         cause = str(error).partition(". ")[0]
-        raise ConfigError(
-            f"the training does not fit into the memory of the GPU ({cause}): lower train.micro_batch_tokens, set "
-            "train.gradient_checkpointing = true, lower inference.gpu_memory_fraction where an inference worker shares the GPU, or train "
-            "on more GPUs (train.processes); the run goes on with such a change (--set KEY=VALUE)"
-        ) from error
+        raise ConfigError(f"the training does not fit into the memory of the GPU ({cause}): {advice}") from error
 
 
 def refuse(sentence: str) -> int:

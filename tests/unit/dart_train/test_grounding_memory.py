@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
+from test_warmup_processes import in_two_processes  # noqa: E402
 
 from dart_agent.errors import ConfigError  # noqa: E402
 from dart_agent.grounding.model import HEAD_PREFIX, load_grounding_model  # noqa: E402
@@ -22,12 +24,13 @@ from dart_train.grounding.reward import PointRewardTrainer  # noqa: E402
 from dart_train.grounding.supervised import SupervisedTrainer  # noqa: E402
 from dart_train.grounding.verifier import VerifierTrainer  # noqa: E402
 from dart_train.model.policy_model import load_model  # noqa: E402
+from dart_train.trainer.ranks import Ranks  # noqa: E402
 from tests.unit.dart_train.test_grounding_training import config  # noqa: E402
 from tests.unit.dart_train.test_point_reward import make_config as reward_config  # noqa: E402
 
 
 def labels_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
-    settings = config(folder, stage="all", images_per_update=3, dropout=0.1, **changes)
+    settings = config(folder, **({"stage": "all", "images_per_update": 3, "dropout": 0.1} | changes))
     return GroundingTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
 
 
@@ -36,15 +39,15 @@ def reward_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
     return PointRewardTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
 
 
-def verifier_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
-    settings = VerifierConfig.model_validate(
-        {
-            key: value
-            for key, value in config(folder, images_per_update=3).model_dump(exclude={"optimizer"}).items()
-            if key in VerifierConfig.model_fields
-        }
-        | changes
+def verifier_settings(folder: Path, **changes: Any) -> VerifierConfig:
+    given = config(folder, images_per_update=3).model_dump(exclude={"optimizer"})
+    return VerifierConfig.model_validate(
+        {key: value for key, value in given.items() if key in VerifierConfig.model_fields} | changes
     )
+
+
+def verifier_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+    settings = verifier_settings(folder, **changes)
     return VerifierTrainer(settings, SampleSet(settings.samples), load_model(settings.start_model))
 
 
@@ -82,6 +85,44 @@ def test_recomputed_activations_are_the_same(make: Callable[..., SupervisedTrain
         found.append(updated(trainer))
         assert len(calls) == (2 if recompute else 1)
     check_same(*found)
+
+
+MAKERS: dict[str, Callable[..., SupervisedTrainer]] = {
+    "labels": labels_trainer,
+    "reward": reward_trainer,
+    "verifier": verifier_trainer,
+}
+
+
+def train_together(folder: Path, ranks: Ranks) -> None:
+    """The first update of each training, and a whole training with checkpoints."""
+    for name, make in MAKERS.items():
+        changes = {} if name == "verifier" else {"dropout": 0.0}
+        trainer = make(folder, rows_per_pass=1 if name == "verifier" else None, **changes)
+        trainer.join(ranks)
+        found = updated(trainer)
+        if ranks.first:
+            torch.save(found, folder / f"{name}-{ranks.size}.pt")
+    train_grounding(config(folder, name=f"whole-{ranks.size}", updates=3, checkpoint_every=1), ranks=ranks)
+
+
+def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
+    config(tmp_path)  # makes model and samples
+    train_together(tmp_path, Ranks())
+    in_two_processes(lambda ranks: train_together(tmp_path, ranks))
+    for name in MAKERS:
+        check_same(*(torch.load(tmp_path / f"{name}-{size}.pt") for size in (1, 2)))
+    alone, together = (
+        [json.loads(line) for line in (tmp_path / f"whole-{size}.jsonl").read_text().splitlines()] for size in (1, 2)
+    )
+    assert [line["update"] for line in together] == [1, 2, 3], "the first process alone writes"
+    for one, other in zip(alone, together, strict=True):
+        assert other["pointer_loss"] == pytest.approx(one["pointer_loss"], rel=0.1), "but for dropout"
+    assert load_grounding_model(tmp_path / "whole-2").head is not None
+    again = config(tmp_path, name="alone", updates=4, checkpoints=tmp_path / "whole-2-states")
+    lines: list[int] = []
+    train_grounding(again, lambda line: lines.append(line["update"]))
+    assert lines == [3, 4], "another number of processes goes on"
 
 
 def round_weights(folder: Path) -> None:
