@@ -72,7 +72,11 @@ def in_float64(checkpoint: Path) -> Any:
     return loaded
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=[pytest.param(kind, marks=pytest.mark.slow if kind == "qwen2_vl" else ()) for kind in KINDS],
+)
 async def served(request: pytest.FixtureRequest) -> AsyncIterator[ServedCheckpoint]:
     import torch
 

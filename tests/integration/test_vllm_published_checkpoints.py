@@ -1,4 +1,4 @@
-"""A real vLLM worker on checkpoints laid out as Qwen2.5-VL's and Qwen3-VL's, a real trainer beside it, and new weights between the two.
+"""A real vLLM worker on checkpoints laid out as those of the Qwen-VL families, a real trainer beside it, and new weights between the two.
 
 One worker per architecture. What it samples over prompts with three pictures is scored again by the trainer's own batch maker and forward
 pass, before and after one optimiser round whose weights the worker has taken.
