@@ -230,9 +230,9 @@ async def _open_desktop(
 
 async def _ask_for_queries(store: ExploreStore, endpoint: EndpointSettings, timeout_s: float) -> list[Any]:
     from dart_agent.explore.queries.model import model_queries
-    from dart_agent.explore.queries.rules import element_transitions
+    from dart_agent.explore.queries.rules import element_transitions, stored_regions
 
-    transitions = element_transitions(store.screens(), store.steps())
+    transitions = element_transitions(store.screens(), store.steps(), stored_regions(store))
     async with _open_model(endpoint) as model:
         assert model is not None
         written, faults = await model_queries(store, transitions, model, timeout_s=timeout_s)

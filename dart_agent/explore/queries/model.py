@@ -14,12 +14,17 @@ from typing import get_args
 from dart_agent.errors import ModelFaultError
 from dart_agent.explore.drawing import draw_marks
 from dart_agent.explore.model_chooser import ask_model, parse_choice, parse_json_object
-from dart_agent.explore.queries.rules import ElementQuery, ElementTransition, drop_ambiguous, rule_queries
+from dart_agent.explore.queries.rules import (
+    ElementQuery,
+    ElementTransition,
+    drop_ambiguous,
+    other_elements,
+    rule_queries,
+)
 from dart_agent.explore.store import ExploreStore
 from dart_agent.grounding.samples import Box, QueryKind
 from dart_agent.types import Policy
 from dart_envs.clock import SYSTEM_CLOCK
-from dart_envs.observations.views import MARKED_ROLES
 from dart_server.wire import Clock
 
 WRITER_PROMPT = (
@@ -89,7 +94,12 @@ async def _write(
     assert transition.after is not None
     before = draw_marks(store.read_image(transition.screen.image_sha256), [transition.box])
     pictures = [before, store.read_image(transition.after.image_sha256)]
-    question = f"The element has the role {transition.candidate.role!r} and the name {transition.candidate.name!r}."
+    candidate = transition.candidate
+    question = (
+        "Nothing is known of the element but its picture."
+        if candidate.source == "vision"
+        else f"The element has the role {candidate.role!r} and the name {candidate.name!r}."
+    )
     answer = await ask_model(
         model, WRITER_PROMPT, question, pictures, request_id=request_id, timeout_s=timeout_s, clock=clock
     )
@@ -110,11 +120,7 @@ async def _is_clear(
 ) -> bool:
     """Whether the model finds the element by the query."""
     screen, target = query.transition.screen, query.transition.box
-    boxes: list[Box] = [target]
-    for element in screen.elements:
-        box = (float(element.x), float(element.y), float(element.x + element.w), float(element.y + element.h))
-        if element.role in MARKED_ROLES and box not in boxes:
-            boxes.append(box)
+    boxes: list[Box] = list(dict.fromkeys([target, *(box for _, box in other_elements(query.transition))]))
     boxes = sorted(boxes[:MAX_MARKS], key=lambda box: (box[1], box[0]))
     picture = draw_marks(store.read_image(screen.image_sha256), boxes)
     answer = await ask_model(

@@ -13,7 +13,8 @@ was seen in training.
 An element that another one covers in the middle is not asked about. Ambiguity, by rules: a name that another element of the screen has,
 too; role, place and, where it is told, neighbour that another element has, too, whether it was tried or not; a function or outcome that
 another tried element of the screen has, too. Outcomes are taken from transitions that were
-seen on this screen only. Non-goals: training on the samples (`dart_train.grounding`).
+seen on this screen only. Of what vision alone found, in an application without a tree, rules know only what happens after a click;
+what it looks like and does is for a model to say. Non-goals: training on the samples (`dart_train.grounding`).
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from dart_agent.explore.candidates import CandidateAction
+from dart_agent.explore.candidates import CandidateAction, find_regions
 from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
 from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, write_samples
@@ -72,12 +74,36 @@ class ElementQuery:
     text: str
 
 
-def element_transitions(screens: Sequence[StoredScreen], steps: Sequence[StoredStep]) -> list[ElementTransition]:
-    """The clicks on elements of trees, one for each element of each screen, with the destination that was seen most recently.
+Regions = Callable[[StoredScreen], Collection[Box]]
+"""What vision alone finds in the stored picture of a screen."""
+
+
+def stored_regions(store: ExploreStore) -> Regions:
+    """Find regions in the pictures of an exploration, each once.
+
+    Args:
+        store: The exploration.
+
+    Returns:
+        What finds them.
+    """
+
+    @cache
+    def of_picture(sha256: str) -> frozenset[Box]:
+        return frozenset(find_regions(store.read_image(sha256)))
+
+    return lambda screen: of_picture(screen.image_sha256)
+
+
+def element_transitions(
+    screens: Sequence[StoredScreen], steps: Sequence[StoredStep], regions: Regions = lambda _screen: ()
+) -> list[ElementTransition]:
+    """The clicks on elements of trees and on regions, one for each of each screen, with the destination that was seen most recently.
 
     Args:
         screens: All screens.
         steps: All steps, the oldest first.
+        regions: Finds the regions that are in the stored picture of a screen; a candidate that came later is not there.
 
     Returns:
         Transitions in the order of screens and candidates.
@@ -92,9 +118,14 @@ def element_transitions(screens: Sequence[StoredScreen], steps: Sequence[StoredS
     for screen in screens:
         for key, candidate in screen.known.candidates.items():
             place = (screen.known.screen_id, key)
-            if candidate.kind != "click" or candidate.source != "tree" or candidate.box is None or place not in led:
+            if candidate.kind != "click" or candidate.box is None or place not in led:
                 continue
-            if _is_where_it_was(screen, candidate) and not _is_covered(screen, candidate.box):
+            shown = (
+                candidate.box in regions(screen)
+                if candidate.source == "vision"
+                else _is_where_it_was(screen, candidate)
+            )
+            if shown and not _is_covered(screen, candidate.box):
                 after = led[place]
                 found.append(ElementTransition(screen, candidate, None if after is None else by_id[after]))
     return found
@@ -178,7 +209,7 @@ def to_samples(queries: Iterable[ElementQuery], prefix: str) -> dict[str, list[G
                 role=candidate.role,
                 kind=query.kind,
                 screen_id=screen_id,
-                distractors=tuple(_others(screen, box)),
+                distractors=tuple(other_elements(query.transition)),
             )
         )
     return samples
@@ -196,7 +227,7 @@ def write_queries(store: ExploreStore, out: Path, queries: Sequence[ElementQuery
         Number of samples by split.
     """
     if queries is None:
-        queries = rule_queries(element_transitions(store.screens(), store.steps()))
+        queries = rule_queries(element_transitions(store.screens(), store.steps(), stored_regions(store)))
     prefix = hashlib.sha256(f"{store.settings.app}|{store.created_s}".encode()).hexdigest()[:8]
     samples = to_samples(queries, prefix)
     (out / "images").mkdir(parents=True, exist_ok=True)
@@ -301,9 +332,21 @@ def _namesakes(screen: StoredScreen, candidate: CandidateAction) -> int:
     return sum(element.name.strip() == candidate.name for element in _visible(screen) if element.role in MARKED_ROLES)
 
 
-def _others(screen: StoredScreen, box: Box) -> list[tuple[str, Box]]:
+def other_elements(transition: ElementTransition) -> list[tuple[str, Box]]:
+    """What else of a screen could be meant.
+
+    Args:
+        transition: A transition of the screen.
+
+    Returns:
+        Role and box of every other element that can be seen; where vision found the one in question, of other regions, too.
+    """
+    screen = transition.screen
     found = [(element.role, _box(element)) for element in _visible(screen) if element.role in MARKED_ROLES]
-    return [(role, other) for role, other in found if other != box]
+    if transition.candidate.source == "vision":
+        known = screen.known.candidates.values()
+        found += [(one.role, one.box) for one in known if one.source == "vision" and one.box is not None]
+    return [(role, other) for role, other in dict.fromkeys(found) if other != transition.box]
 
 
 def _visible(screen: StoredScreen) -> list[A11yElement]:

@@ -19,8 +19,10 @@ from dart_agent.explore.queries.rules import (
     SPLITS,
     ElementTransition,
     element_transitions,
+    other_elements,
     rule_queries,
     split_of,
+    stored_regions,
     to_samples,
     write_queries,
 )
@@ -30,6 +32,8 @@ from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
 from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_agent.types import Completion, FinishReason, PolicyRequest
+from dart_envs.observations.transforms import encode_png
+from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement
 
 STATES = ["sensitive", "showing"]
@@ -212,11 +216,49 @@ async def test_a_model_that_is_gone_is_not_waited_for_at_every_element(tmp_path:
 
 
 def _png() -> bytes:
-    from dart_envs.observations.transforms import encode_png
-
     return encode_png(np.full((WH[1], WH[0], 3), 200, np.uint8))
 
 
 def test_a_transition_without_a_visible_change_has_no_outcome() -> None:
     quiet = [ElementTransition(MAIN, MAIN.known.candidates["click|push button|Open"], None)]
     assert {query.kind for query in rule_queries(quiet)} == {"name", "visual"}
+
+
+def picture_with(*corners: tuple[int, int]) -> RgbImage:
+    """Striped squares of 24 pixels, which have edges everywhere."""
+    image = np.full((WH[1], WH[0], 3), 200, np.uint8)
+    for x, y in corners:
+        image[y : y + 24, x : x + 24 : 2] = 0
+    return image
+
+
+def blind_screen(screen_id: int, image: RgbImage, window: str) -> StoredScreen:
+    """A screen of an application without a tree."""
+    view = ScreenView(image, (), "app", window)
+    candidates = {one.key: one for one in list_candidates(view, CandidateSettings())}
+    return StoredScreen(KnownScreen(screen_id, identify(view), 0, candidates), window, f"{screen_id:064x}", WH, (), 0)
+
+
+async def test_what_vision_alone_found_is_asked_about(tmp_path: Path) -> None:
+    image = picture_with((16, 16), (160, 96))
+    main, dialog = blind_screen(1, image, "Paint"), blind_screen(2, picture_with((64, 64)), "Colours")
+    left, right = (one for one in main.known.candidates.values() if one.source == "vision")
+    step = StoredStep(1, 0, "explore", "stay", 1, 2, left, StepOutcome.NEW_SCREEN)
+    assert element_transitions([main, dialog], [step]) == [], "nobody has looked at the picture"
+    with ExploreStore.create(tmp_path / "explored", ExploreSettings(app="x")) as store:
+        for screen, shown in ((main, image), (dialog, picture_with((64, 64)))):
+            store.image_path(screen.image_sha256).write_bytes(encode_png(shown))
+        (transition,) = element_transitions([main, dialog], [step], stored_regions(store))
+        assert other_elements(transition) == [("region", right.box)]
+        by_rules = rule_queries([transition])
+        assert [query.text for query in by_rules] == ['click the element that opens the window "Colours"']
+        ((sample,),) = [samples for samples in to_samples(by_rules, "x").values() if samples]
+        assert (sample.targets[0].boxes, sample.distractors) == ((left.box,), (("region", right.box),))
+        assert (sample.role, sample.element_type) == ("region", "icon")
+        author = ScriptedAuthor(choice=1)
+        written, _ = await model_queries(store, [transition], author)
+        assert {query.text for query in written} == {"the left one", "open it"}
+        written, _ = await model_queries(store, [transition], ScriptedAuthor(choice=2))
+        assert written == [], "the other region is not what is meant"
+        store.image_path(main.image_sha256).write_bytes(encode_png(picture_with((160, 96))))
+        assert element_transitions([main, dialog], [step], stored_regions(store)) == [], "it came later"
