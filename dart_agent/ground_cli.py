@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from dart_agent.exits import exit_on_error, parse_resolution
 from dart_agent.grounding.answers import MAX_TARGETS
-from dart_agent.grounding.commands import AUTO, RegionScoreOption
+from dart_agent.grounding.commands import AUTO, RegionScoreOption, WeightsDtype
 from dart_agent.grounding.datasets.formats import ReadableFormat, WritableFormat
 
 POINT = "point"
@@ -43,6 +43,7 @@ Zoom = Annotated[float | None, typer.Option(min=1.1, help="look again at a crop 
 Score = Annotated[RegionScoreOption, typer.Option(help="how the attention over a region becomes its score")]
 Refuse = Annotated[bool, typer.Option("--refuse", help="let the model say that nothing fits")]
 Device = Annotated[str, typer.Option(help="torch device of the models, such as cuda:1; auto: a GPU where there is one")]
+Dtype = Annotated[WeightsDtype, typer.Option(help="of the models' weights; auto: bfloat16 on a GPU, else float32")]
 Data = Annotated[Path, typer.Argument(help="a file of samples, or the folder of a data set as its authors publish it")]
 Format = Annotated[ReadableFormat, typer.Option("--format", help="of DATA; auto: told by the names of its files")]
 K = Annotated[int, typer.Option("--k", min=1, help="answers that hit@k looks at")]
@@ -61,6 +62,7 @@ def point(
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
     device: Device = AUTO,
+    dtype: Dtype = WeightsDtype.AUTO,
 ) -> None:
     """Point at what INSTRUCTION asks for on the screenshot IMAGE, and draw attention, regions and verifier scores."""
     from dart_agent.grounding.commands import draw, make_answerer, read_question
@@ -68,7 +70,7 @@ def point(
     with exit_on_error():
         pixels = read_question(image, instruction, out, targets)
         answerer = make_answerer(
-            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device
+            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device, dtype=dtype
         )
         typer.echo(draw(answerer, pixels, instruction, out, targets))
 
@@ -87,13 +89,14 @@ def evaluate(
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
     device: Device = AUTO,
+    dtype: Dtype = WeightsDtype.AUTO,
 ) -> None:
     """Measure hit@1 and hit@k on DATA by type, size and application, print them as JSON, and draw failures."""
     from dart_agent.grounding.commands import make_answerer, measure, open_dataset
 
     with exit_on_error(), open_dataset(data, format_name) as dataset:
         answerer = make_answerer(
-            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device
+            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device, dtype=dtype
         )
         typer.echo(measure(answerer, dataset, k, out, pictures))
 

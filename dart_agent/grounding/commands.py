@@ -33,6 +33,14 @@ class RegionScoreOption(StrEnum):
     MAX = "max"
 
 
+class WeightsDtype(StrEnum):
+    """Data type of the weights of what answers."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 def make_answerer(
     model: str,
     *,
@@ -42,6 +50,7 @@ def make_answerer(
     score: RegionScoreOption,
     refuse: bool,
     device: str = AUTO,
+    dtype: WeightsDtype = WeightsDtype.AUTO,
 ) -> Answerer:
     """Load what answers.
 
@@ -53,6 +62,7 @@ def make_answerer(
         score: How regions are scored.
         refuse: Whether the model may refuse.
         device: Name of the torch device of both models; auto: a GPU where torch finds one.
+        dtype: Data type of their weights but the head's; auto: bfloat16 on a GPU, else float32.
 
     Returns:
         The answerer.
@@ -66,8 +76,10 @@ def make_answerer(
     from dart_agent.grounding.verifier import load_verifier
 
     place = torch_device(device)
-    grounder = Grounder(load_grounding_model(model, place), score.value)
-    return Answerer(grounder, None if verifier is None else load_verifier(verifier, place), gamma, zoom, refuse)
+    half = dtype is WeightsDtype.BFLOAT16 or (dtype is WeightsDtype.AUTO and place.startswith("cuda"))
+    grounder = Grounder(load_grounding_model(model, place, bfloat16=half), score.value)
+    judge = None if verifier is None else load_verifier(verifier, place, bfloat16=half)
+    return Answerer(grounder, judge, gamma, zoom, refuse)
 
 
 def torch_device(name: str, option: str = "--device") -> str:

@@ -140,15 +140,16 @@ def attach_head(
     return GroundingModel(backbone, processor, head.to(backbone.device), system)
 
 
-def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> GroundingModel:
+def load_grounding_model(name_or_path: str | Path, device: str = "cpu", *, bfloat16: bool = False) -> GroundingModel:
     """Load a model with its head.
 
     Args:
         name_or_path: A directory, or the name of a published checkpoint in the local Hugging Face cache.
         device: Name of the torch device.
+        bfloat16: Whether the backbone's weights are bfloat16 and not float32.
 
     Returns:
-        The model in evaluation mode, with float32 weights.
+        The model in evaluation mode; the head's weights are float32.
 
     Raises:
         ConfigError: There is no such model, or it has no action head.
@@ -166,7 +167,8 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu") -> Groun
     settings = head_settings(config)
     try:
         _expect_head(AutoModelForImageTextToText, AutoConfig.from_pretrained(directory))
-        backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+        dtype = torch.bfloat16 if bfloat16 else torch.float32
+        backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype)
         processor = AutoProcessor.from_pretrained(directory)
         head = ActionHead(backbone.config.text_config.hidden_size, int(settings.get("offset_parts", 1)))
         head.load_state_dict({name: tensor.float() for name, tensor in weights.items()})

@@ -175,15 +175,16 @@ def choose_point(scores: Sequence[float], gamma: float = GAMMA) -> int:
     return max(range(len(scores)), key=lambda index: (scores[index], -index))
 
 
-def load_verifier(name_or_path: str, device: str = "cpu") -> Verifier:
+def load_verifier(name_or_path: str, device: str = "cpu", *, bfloat16: bool = False) -> Verifier:
     """Load a verifier.
 
     Args:
         name_or_path: Directory or name of a model of images and text that was trained to judge.
         device: Name of the torch device.
+        bfloat16: Whether its weights are bfloat16 and not float32.
 
     Returns:
-        The verifier, with float32 weights.
+        The verifier.
 
     Raises:
         ConfigError: It cannot be loaded.
@@ -195,7 +196,8 @@ def load_verifier(name_or_path: str, device: str = "cpu") -> Verifier:
 
     register_legacy_processors()
     try:
-        backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+        dtype = torch.bfloat16 if bfloat16 else torch.float32
+        backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype)
         settings = dict(getattr(backbone.config, SETTINGS_KEY, {}))
         processor = AutoProcessor.from_pretrained(directory)
         system = str(settings.pop("system", ""))

@@ -16,6 +16,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 from dart_agent.cli import app  # noqa: E402
 from dart_agent.errors import ConfigError  # noqa: E402
+from dart_agent.grounding.commands import RegionScoreOption, WeightsDtype, make_answerer  # noqa: E402
 from dart_agent.grounding.datasets.dataset import GroundingDataset  # noqa: E402
 from dart_agent.grounding.datasets.report import size_class  # noqa: E402
 from dart_agent.grounding.drawing import CAPTION_PX, RIGHT, SAID, draw_answer  # noqa: E402
@@ -336,6 +337,34 @@ def test_pictures_show_attention_point_and_target() -> None:
     assert tuple(drawn[16, 48]) == SAID
     assert tuple(drawn[45, 96]) == RIGHT
     assert drawn[25, 60, 1] < 120 < drawn[50, 10, 1]  # attended cells are redder than others
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
+def test_models_in_bfloat16_say_about_the_same(family: str, tmp_path: Path) -> None:
+    small_model(family, tmp_path, offset_parts=2).save(tmp_path / "model")
+    settings: dict[str, Any] = {
+        "verifier": str(tmp_path / "model"), "gamma": 0.8, "zoom": None, "score": RegionScoreOption.MEAN, "refuse": True,
+        "device": "cpu",
+    }  # fmt: skip
+    whole, half = (
+        make_answerer(str(tmp_path / "model"), dtype=dtype, **settings)
+        for dtype in (WeightsDtype.AUTO, WeightsDtype.BFLOAT16)
+    )
+    for answerer, dtype in ((whole, torch.float32), (half, torch.bfloat16)):
+        assert {one.dtype for one in answerer.grounder.model.backbone.parameters()} == {dtype}
+        assert {one.dtype for one in answerer.grounder.model.head.parameters()} == {torch.float32}
+        assert answerer.verifier is not None
+        assert {one.dtype for one in answerer.verifier.backbone.parameters()} == {dtype}
+    asked = [Question.point("click it")]
+    with torch.inference_mode():
+        one, other = (
+            run_forward(each.grounder.model, pack(each.grounder.model, [screen(112, 112)], [asked])).questions[0][0]
+            for each in (whole, half)
+        )
+    attention, rounded = (torch.softmax(found.logits_KM, dim=1) for found in (one, other))
+    assert torch.allclose(attention, rounded, atol=0.02)
+    assert not torch.equal(attention, rounded)
+    assert half.answer(screen(112, 112), ["click it"], 1), "with verifier and refusal"
 
 
 def test_command_draws_and_measures(tmp_path: Path) -> None:
