@@ -39,6 +39,7 @@ class TaskSection(StrictModel):
             None: an installed suite.
         index: JSON file that names the tasks of each family, as OSWorld's `test_all.json` does; `dart-envs tasks index` writes one of those
             that can run here. None: all files of `folder`.
+        web: Whether the desktops of the farm reach the live web, which some tasks of `folder` need; otherwise such tasks are refused.
         families: Families of the suite.
         train_variations: So many variations of each family are trained on, the same for the whole run, so that tasks are run again and the
             experience pool has successes of theirs; none: all of the train split.
@@ -50,6 +51,7 @@ class TaskSection(StrictModel):
     suite: str = Field(default="basics", pattern=SUITE_NAME)
     folder: Path | None = None
     index: Path | None = None
+    web: bool = False
     families: tuple[str, ...] = Field(min_length=1)
     train_variations: int | None = Field(default=None, ge=1)
     held_out_families: tuple[str, ...] | None = None

@@ -157,7 +157,7 @@ def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
     """Task files that cannot run here; what suites have is made for their image."""
     if not isinstance(suite, FolderSuite):
         return []
-    local_images = not os.environ.get("DART_FARM_URL")
+    local_images = not (recipe.desktops.farm or os.environ.get("DART_FARM_URL"))
     refused: dict[str, str] = {}
     task_ids = suite.tasks(None, recipe.tasks.families)
     for task_id in task_ids:
@@ -166,7 +166,8 @@ def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
             split = task_split(task_id)
             key = "source" if split is Split.TRAIN else "evaluation"
             kind: RewardKind = getattr(recipe.reward, key)
-            reason = refusal_reason(prepare_task(kind, task), recipe.desktops.shape, local_images=local_images)
+            prepared = prepare_task(kind, task)
+            reason = refusal_reason(prepared, recipe.desktops.shape, local_images=local_images, web=recipe.tasks.web)
             if not task.has_evaluator and kind in (RewardKind.EVALUATOR, RewardKind.CHECKPOINTS):
                 reason = f'has no evaluator, and reward.{key} = "{kind.value}" judges the {split.value} split by it'
         except TaskError as error:
@@ -179,6 +180,7 @@ def _refusal_problems(recipe: Recipe, suite: Suite | FolderSuite) -> list[str]:
     return [
         f"tasks.folder: {len(refused)} of {len(task_ids)} tasks cannot run here ({told}): remove the cause, or leave them out with "
         f"tasks.index, which dart-envs tasks index {recipe.tasks.folder} writes"
+        + ("" if recipe.tasks.web else "; where the desktops reach the live web, set tasks.web = true")
     ]
 
 

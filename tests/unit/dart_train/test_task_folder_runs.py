@@ -148,6 +148,30 @@ def test_a_run_over_task_files_is_checked_before_it_starts(
         recipe_of(folder, tasks={"families": ["press_nth"], "index": str(index)})
 
 
+def test_tasks_of_the_live_web_run_where_the_recipe_says_that_desktops_reach_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = {"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://shop.example/cart"]}}
+    (folder / "web" / "shop.json").write_text(json.dumps({**TASK, "id": "shop", "config": [opens]}))
+    (sentence,) = task_problems(recipe_of(folder), tmp_path, monkeypatch)
+    assert "1 of 61 tasks cannot run here (1 needs the live web" in sentence
+    assert sentence.endswith("where the desktops reach the live web, set tasks.web = true")
+    tasks = {"suite": "mine", "folder": str(folder), "families": ["os", "web"], "web": True}
+    assert task_problems(recipe_of(folder, tasks=tasks), tmp_path, monkeypatch) == []
+
+
+def test_the_images_of_another_farm_are_not_those_of_this_host(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DART_FARM_URL", raising=False)
+    asked: list[bool] = []
+    monkeypatch.setattr(preflight, "refusal_reason", lambda *_, local_images, web: asked.append(local_images))
+    task_problems(recipe_of(folder), tmp_path, monkeypatch)
+    there = {"provider": "sim", "farm": "https://farm.example"}
+    task_problems(recipe_of(folder, desktops=there), tmp_path, monkeypatch)
+    assert (set(asked[:60]), set(asked[60:])) == ({True}, {False})
+
+
 def test_demonstrations_of_task_files_are_imitated_by_their_split(folder: Path, tmp_path: Path) -> None:
     recipe = recipe_of(folder)
     catalog = SuiteCatalog(recipe.tasks.task_folder)
