@@ -91,7 +91,7 @@ class FsspecImageStore:
             path = self._path(sha256)
             if sha256 in self._known:
                 self._known.move_to_end(sha256)
-            elif self._ask("looked up", partial(self._fs.exists, path)):
+            elif self._is_there(path):
                 self._known[sha256] = None
                 if len(self._known) > KNOWN_HASHES:
                     self._known.popitem(last=False)
@@ -123,6 +123,14 @@ class FsspecImageStore:
         self._known.pop(sha256, None)
         return True
 
+    def _is_there(self, path: str) -> bool:
+        """Whether there is such a file; the file systems' own `exists` takes any failure for no."""
+        try:
+            self._ask("looked up", lambda: self._fs.info(path))
+        except FileNotFoundError:
+            return False
+        return True
+
     def _ask(self, done: str, call: Callable[[], Answer], retry_s: float = 0.0) -> Answer:
         """Ask the file system; raises FileNotFoundError, and StoreUnavailableError for what it fails at after `retry_s` seconds."""
         give_up_at_s, pause_s = self._clock.monotonic() + retry_s, INITIAL_BACKOFF_S
@@ -133,7 +141,7 @@ class FsspecImageStore:
                 raise
             except Exception as error:
                 said = f"images in {self.url} cannot be {done} ({type(error).__name__}: {error})"
-                if self._clock.monotonic() >= give_up_at_s:
+                if self._clock.monotonic() >= give_up_at_s or isinstance(error, (PermissionError, NotImplementedError)):
                     raise StoreUnavailableError(
                         f"{said}: check that the storage answers and that its credentials allow it"
                     ) from error

@@ -95,7 +95,8 @@ def resume(out: Annotated[Path, typer.Argument(help="folder of the exploration")
     with exit_on_error(), _needs_extra():
         from dart_agent.explore.store import ExploreStore, hold_folder
 
-        with ExploreStore.open(out, options.database_url) as store, hold_folder(out):
+        ExploreStore.check_exists(out, options.database_url)
+        with hold_folder(out), ExploreStore.open(out, options.database_url) as store:
             settings = _settings(store.settings.model_dump() | _given(**options.settings))
             endpoint = _endpoint(settings, options)
             store.change_settings(settings)

@@ -94,7 +94,7 @@ def hold_folder(out: Path) -> Iterator[None]:
         Nothing.
 
     Raises:
-        ConfigError: Another process explores in it.
+        ConfigError: Another process explores in it, or its file system has no locks.
     """
     out.mkdir(parents=True, exist_ok=True)
     with (out / LOCK_FILE).open("w", encoding="utf-8") as handle:
@@ -104,6 +104,8 @@ def hold_folder(out: Path) -> Iterator[None]:
             raise ConfigError(
                 f"another process explores in {out}: wait for it or stop it, or give another folder"
             ) from None
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be locked: {error.strerror}; give a folder on another disk") from error
         yield
 
 
@@ -164,6 +166,12 @@ class ExploreStore:
                 )
         return store
 
+    @staticmethod
+    def check_exists(out: Path, url: str | None = None) -> None:
+        """Raise ConfigError where a folder has no exploration; of another database only opening it can tell."""
+        if url is None and not (out / DATABASE_FILE).is_file():
+            raise ConfigError(f"there is no exploration in {out}: start one with `dart-agent explore start`")
+
     @classmethod
     def open(cls, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> ExploreStore:
         """Open an exploration that exists; one with tables of an earlier layout is given those of today.
@@ -179,8 +187,7 @@ class ExploreStore:
         Raises:
             ConfigError: There is none, or it was made by another version.
         """
-        if url is None and not (out / DATABASE_FILE).is_file():
-            raise ConfigError(f"there is no exploration in {out}: start one with `dart-agent explore start`")
+        cls.check_exists(out, url)
         store = cls(out, url, clock=clock)
         with store._errors(), Session(store._engine) as session:
             layout = session.scalar(select(ExplorationTable.layout))

@@ -20,6 +20,10 @@ from dart_agent.prompts.builder import PromptSpec, preset_names
 
 PROMPT_KEY = "dart_prompt"
 """Names the prompt preset in the configuration of a model made here (`dart_train.model.init_model`)."""
+VISION_DEFAULTS: Mapping[str, int] = {"qwen2_vl": 14, "qwen2_5_vl": 14, "qwen3_vl": 16}
+"""Pixels per side of a patch, where config.json does not say."""
+MERGE_DEFAULT = 2
+"""Patches per side of a visual token, where it does not say."""
 PROMPTS: Mapping[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
 """Our own prompt for each architecture that can be trained, by its name in config.json."""
 
@@ -91,7 +95,10 @@ def read_checkpoint_info(directory: Path) -> CheckpointInfo:
             "Qwen3-VL checkpoint"
         )
     vision = config["vision_config"]
-    image_token_px = int(vision["patch_size"]) * int(vision["spatial_merge_size"])
+    patch = (
+        vision.get("patch_size") or VISION_DEFAULTS[config["model_type"]]
+    )  # fine-tunes of Qwen2-VL leave defaults out
+    image_token_px = int(patch) * int(vision.get("spatial_merge_size") or MERGE_DEFAULT)
     settings = _image_processor(directory)
     size = settings.get("size") or {}
     return CheckpointInfo(

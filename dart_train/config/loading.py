@@ -1,9 +1,9 @@
 """Reads a recipe: the TOML file, the files that it extends, and the overrides of the command line on top.
 
 Role: from files to a `Recipe`. A file may name another one, `extends = "base.toml"`, relative to itself: its sections are laid over those
-of the other file key by key, lists are replaced. A file that is not there is looked for among those of the package (`BUNDLED`), so that
-`demo` and `bases/8gpu.toml` are found from everywhere. TOML has no null: a key that may have no value has none where it is "none" or
-"null".
+of the other file key by key, lists are replaced. A base that is not there is looked for among those of the package (`BUNDLED`), and so is
+a recipe whose name has no `.toml`: `demo` and `bases/8gpu.toml` are found from everywhere. TOML has no null: a key that may have no value
+has none where it is "none" or "null".
 Rule: every mistake is a `RecipeError` that names the path of the key. Non-goals: the schema (`dart_train.config.recipe`).
 """
 
@@ -47,7 +47,7 @@ def load_recipe(path: Path, overrides: tuple[Override, ...] = ()) -> Recipe:
     Raises:
         RecipeError: One clause per mistake, each with the path of the key.
     """
-    path = _locate(path)
+    path = _named(path)
     data = _read(path, ())
     for override in overrides:
         _apply(data, override)
@@ -64,6 +64,14 @@ def bundled_recipes() -> list[str]:
         Their names, sorted.
     """
     return sorted(path.name.removesuffix(".toml") for path in BUNDLED.glob("*.toml"))
+
+
+def _named(path: Path) -> Path:
+    """The file, also where its name lacks `.toml`; a name without it may be that of the package, too."""
+    with_suffix = path.with_name(f"{path.name}.toml") if path.name and not path.name.endswith(".toml") else None
+    if path.is_file() or with_suffix is None:
+        return path
+    return with_suffix if with_suffix.is_file() else _locate(path)
 
 
 def _locate(path: Path, folder: Path = Path()) -> Path:

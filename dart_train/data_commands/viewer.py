@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from dart_agent.data_client.image_store import BlobError, BlobStorage
+from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.errors import StoreError
 from dart_agent.types import StepRecord, Trajectory
 from dart_train.data_commands.provenance import BatchUse, StepProvenance, TrajectoryProvenance
 from dart_train.data_commands.redaction import Redaction
@@ -253,7 +254,7 @@ def _screen(step: StepRecord, images: BlobStorage, screen_wh: tuple[int, int], r
         return _Screen(missing=f"screenshot of {width} x {height} pixels, redacted")
     try:
         pixels = images.get(step.image_sha256[-1])
-    except BlobError as error:
+    except StoreError as error:
         return _Screen(missing=f"the screenshot is missing: {error}")
     points = tuple(action_points(step, screen_wh, pixels))
     return _Screen(embed_image(pixels), (pixels.shape[1], pixels.shape[0]), points)

@@ -56,7 +56,8 @@ async def evaluated_during_training(
     Raises:
         Exception: What an evaluation could not go on from; it ends what the context does at once.
     """
-    evaluated = [line for line in MetricsReader(metrics).read_new() if line.get("kind") == METRICS_KIND]
+    lines = MetricsReader(metrics).read_new()
+    evaluated = [line for line in _comparable(lines, recipe) if line.get("kind") == METRICS_KIND]
     with BestVersions(weights, recipe.eval.keep_best, evaluated) as best:
         if not recipe.eval.during_training:
             yield
@@ -122,12 +123,23 @@ async def _evaluate_once(
     infeasible = phases.infeasible_tasks(recipe, (each.task_id for each in results))
     line = describe_evaluation(results, recipe.reward.success_at, infeasible)
     if line is not None:
-        found = {"kind": METRICS_KIND, "version": version, **line}
+        found = {
+            "kind": METRICS_KIND,
+            "version": version,
+            "temperature": phases.during_temperature(recipe),
+            **line,
+        }
         append_metrics(metrics, found)
         best.rank(found)
-        alarm = find_reward_alarm(MetricsReader(metrics).read_new())
+        alarm = find_reward_alarm(_comparable(MetricsReader(metrics).read_new(), recipe))
         if alarm is not None:
             append_metrics(metrics, alarm.as_line(clock.time()))
+
+
+def _comparable(lines: Sequence[dict[str, Any]], recipe: Recipe) -> list[dict[str, Any]]:
+    """Leave out evaluations at another temperature than the recipe's, which may have changed when the run went on."""
+    temperature = phases.during_temperature(recipe)
+    return [line for line in lines if line.get("kind") != METRICS_KIND or line.get("temperature", 0.0) == temperature]
 
 
 def describe_evaluation(

@@ -47,7 +47,7 @@ class SupervisedConfig(StrictModel):
         device: Where to train.
         dtype: Of matrix products; auto: bfloat16 on a GPU, else float32. Weights that are trained are float32.
         rows_per_pass: Rows of one forward and backward pass: images with their questions, or marked crops for a verifier. Fewer rows take
-            less memory and give the same gradients up to rounding. None: all rows of an update.
+            less memory and give the same gradients up to rounding, and to what dropout leaves out. None: all rows of an update.
         gradient_checkpointing: Keep only the inputs of each layer for the backward pass, and compute the rest again in it.
         max_pixels: Most pixels of an image; the processor shrinks larger ones, also when the trained model is used. None: the processor's
             own limit.

@@ -166,8 +166,8 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         return sum(self._packer.learnt_tokens(_question(sample)) for _, samples in batch for sample in samples)
 
     def save(self, directory: Path) -> None:
-        """Write the model, adapters merged; see `SupervisedTrainer.save`."""
-        self.model.save(directory, None if self._adapted is None else self._adapted.merged_state())
+        """Write the model, adapters merged in float32; see `SupervisedTrainer.save`."""
+        self.model.save(directory, None if self._adapted is None else self._adapted.merged_state(rounded=False))
 
     def _choose_trained(self) -> None:
         backbone, config = self.model.backbone, self.config
@@ -207,8 +207,8 @@ class GroundingTrainer(HeadTrainer[GroundingConfig]):
         for rows in self.passes(batch):
             with self.compute.autocast():
                 packed, output = self.forward(rows)
-                attention, offsets = self._pointing_losses(rows, output)
                 language = self._language_loss(packed, output)
+            attention, offsets = self._pointing_losses(rows, output)  # the head has the precision of its weights
             part = share(len(attention), pointing)
             yield {
                 "pointer_loss": mean_loss(attention, output.hidden_BTD) * part,

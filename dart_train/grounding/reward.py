@@ -8,8 +8,7 @@ of seed and update. Non-goals: rollouts on desktops; refusals, which are left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.scoring import is_hit
@@ -73,11 +72,12 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
         generator = torch.Generator(self.model.device)
         batch = self.batch(number)
         targets_Q = [len(sample.targets) for _, samples in batch for sample in samples if not sample.is_refusal]
-        seeds = {path: self._seed(number, image) for image, (path, _) in enumerate(batch)}
-        for rows in self.passes(batch):
+        for numbered in self.passes(list(enumerate(batch))):
+            rows, seeds = [row for _, row in numbered], [self._seed(number, image) for image, _ in numbered]
             with self.compute.autocast():
                 _, output = self.forward(rows)
-                losses, entropies, rewards = self._play(rows, output, generator, seeds)
+            # The head has the precision of its weights, as where it points.
+            losses, entropies, rewards = self._play(rows, output, generator, seeds)
             part = share(len(losses), len(targets_Q))
             yield {
                 "policy_loss": mean_loss(losses, output.hidden_BTD) * part,
@@ -86,11 +86,11 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
             }
 
     def _seed(self, number: int, image: int) -> int:
-        """The seed of the points that are sampled on an image, whichever process samples them."""
+        """The seed of the points that are sampled on an image of an update, whichever process samples them."""
         return (self.config.seed * 1_000_003 + number) + image * 1_000_000_007
 
     def _play(
-        self, rows: Batch, output: ForwardOutput, generator: torch.Generator, seeds: Mapping[Path, int]
+        self, rows: Batch, output: ForwardOutput, generator: torch.Generator, seeds: Sequence[int]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Sample a group for each question with a target: its loss and mean reward, and the entropy of each target."""
         import torch
@@ -99,8 +99,8 @@ class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
 
         config = self.config
         losses, entropies, rewards = [], [], []
-        for row, (path, samples) in zip(output.questions, rows, strict=True):
-            generator.manual_seed(seeds[path])
+        for row, (_, samples), seed in zip(output.questions, rows, seeds, strict=True):
+            generator.manual_seed(seed)
             for found, sample in zip(row, samples, strict=True):
                 if sample.is_refusal:
                     continue

@@ -1,10 +1,10 @@
 """The loop that grounding models and verifiers are trained in, with checkpoints for exact resuming.
 
 Role: `SupervisedTrainer` owns the optimiser and what it trains, `BackboneTrainer` a whole model with one loss; `run_training` counts
-updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed, number of the update and
-number of processes alone (dropout included), so that a killed training that is started again ends with the same bits; several processes
-hold the whole model each, divide the rows of an update, and add up their gradients; the result appears under its final name only when it
-is complete. Non-goals: losses.
+updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed and number of the update
+alone, with dropout also on how its rows are divided, so that a killed training that is started again ends with the same bits; several
+processes hold the whole model each, divide the rows of an update, and add up their gradients; the result appears under its final name only
+when it is complete. Non-goals: losses.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SETTINGS = "settings.json"
+FLOAT32 = "float32"
 _FREE = (
     *("updates", "out_dir", "checkpoints", "metrics", "checkpoint_every", "report_every", "threads", "device"),
     *("rows_per_pass", "gradient_checkpointing"),
@@ -146,7 +147,7 @@ class SupervisedTrainer(ABC):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config.optimizer, number, config.updates)
         with torch.random.fork_rng():
-            torch.manual_seed(config.seed * 1_000_003 + number)
+            torch.manual_seed(config.seed * 1_000_003 + number + self._ranks.rank * 1_000_000_007)
             self.optimizer.zero_grad(set_to_none=True)
             for losses in self.losses(number):
                 self.total(losses).backward()  # type: ignore[no-untyped-call]
@@ -222,10 +223,11 @@ def _check_settings(config: SupervisedConfig, kind: str, *, resumes: bool) -> No
     Raises ConfigError where a training would go on from the states of another one.
     """
     decides = {"kind": kind, **config.model_dump(mode="json", exclude=set(_FREE))}
+    decides["dtype"] = "bfloat16" if ComputeDevice.resolve(config.device, config.dtype).bfloat16 else FLOAT32
     decides["samples"] = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in config.samples}
     file = config.checkpoints / _SETTINGS
     if resumes and file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = {"dtype": FLOAT32, **json.loads(file.read_text(encoding="utf-8"))}
         changed = sorted(key for key in {*before, *decides} if before.get(key) != decides.get(key))
         if changed:
             raise ConfigError(

@@ -133,8 +133,11 @@ class AdaptedModel(LoadedModel):
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state().items()}
             save_file(tensors, out_dir / ADAPTER_WEIGHTS, metadata={"format": "pt", BASE_DIGEST_KEY: base_digest})
 
-    def merged_state(self) -> dict[str, Tensor]:
-        """Compute W + (alpha / rank) B A for every adapted weight, in the data type of W.
+    def merged_state(self, *, rounded: bool = True) -> dict[str, Tensor]:
+        """Compute W + (alpha / rank) B A for every adapted weight.
+
+        Args:
+            rounded: Whether a sum has the data type of W and not that of the adapter, float32, which W may not hold.
 
         Returns:
             Tensors by the names that the model has without an adapter; weights without an adapter are not copied.
@@ -153,7 +156,8 @@ class AdaptedModel(LoadedModel):
                     continue
                 plain = name.replace(_BASE_LAYER, ".")
                 delta = deltas.get(plain) if plain != name else None
-                merged[plain] = tensor if delta is None else (tensor.to(delta.dtype) + delta).to(tensor.dtype)
+                total = tensor if delta is None else tensor.to(delta.dtype) + delta
+                merged[plain] = total.to(tensor.dtype) if rounded else total
         return merged
 
 

@@ -30,6 +30,8 @@ def load_function(kind: str, name: str, known: Iterable[str]) -> Callable[..., A
         raise ValueError(f"there is no {kind} {name!r}: use one of {', '.join(known)}, or your own as module:function")
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the {kind} {name!r} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise ValueError(f"the {kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise ValueError(f"the {kind} {name!r} is no function: it is of the type {type(found).__name__}")
     return found

@@ -15,8 +15,8 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.data_client.image_store import BlobError
 from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.errors import StoreError
 from dart_agent.types import StepRecord, Trajectory
 from dart_envs import tasks
 from dart_envs.actions import first_point
@@ -136,7 +136,7 @@ def _example_step(client: DataManagerClient, step: StepRecord, screen_wh: tuple[
         return ExampleStep(step.index + 1, None, "no screenshot is stored for this step", step.text, action)
     try:
         pixels = client.images.get(step.image_sha256[-1])
-    except BlobError as error:
+    except StoreError as error:
         return ExampleStep(step.index + 1, None, f"the screenshot is missing ({error})", step.text, action)
     clicked = next(iter(action_points(step, screen_wh, pixels)), None)
     return ExampleStep(step.index + 1, embed_image(pixels, clicked), "", step.text, action)

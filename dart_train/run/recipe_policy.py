@@ -215,6 +215,7 @@ def _default_problems(recipe: Recipe, checkpoint: Path) -> list[str]:
         f"{section}.{key}"
         for section, key in DEFAULTS_OF_THE_DEMO
         if key not in getattr(recipe, section).model_fields_set
+        and not (section == "inference" and recipe.inference.engine != "vllm" and key != "max_model_len")
         and not (key == "learning_rate" and recipe.train.lora_rank is not None)
     ]
     if not unset:

@@ -4,7 +4,7 @@ Role: `write_checkpoint(kind, directory)`. Rule: everything by which the publish
 transformers writes today is kept: flat or nested configuration, tensor names, shards, bfloat16, tied or separate output embeddings, more
 embedding rows than tokens, where the chat template lies, the processor's pixel limits, the generation defaults. Only the sizes are not.
 
-    qwen2_vl     flat, `visual.*` and `model.layers.*`, sizes of the vision tower by other names, template in chat_template.json
+    qwen2_vl     flat, `visual.*` and `model.layers.*`, vision tower without what has its default, template in chat_template.json
     qwen2_5_vl   flat, `visual.*` and `model.layers.*`, an image processor of a name that is gone, template in chat_template.json
     qwen3_vl     nested, `model.visual.*` and `model.language_model.*`, tied embeddings stored twice, template in tokenizer_config.json
 
@@ -197,10 +197,8 @@ def _qwen2_vl(tokens: dict[str, int]) -> dict[str, Any]:
             "num_heads": 2,
             "in_chans": 3,
             "hidden_size": 64,
-            "patch_size": 14,
-            "spatial_merge_size": 2,
+            "model_type": "qwen2_vl",
             "spatial_patch_size": 14,
-            "temporal_patch_size": 2,
         },
     }
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dart_agent.data_client.image_store import BlobError, ImageReader
+from dart_agent.errors import StoreUnavailableError
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import LoadedModel
 from dart_train.trainer.batches.image_patches import ImagePatches
@@ -68,6 +69,7 @@ class MicroBatches:
         Raises:
             BatchError: A row cannot be trained on as it was sampled; on every rank.
             BlobError: An image is missing or damaged; on the rank that reads it.
+            StoreUnavailableError: The storage of images does not answer; on every rank.
         """
         plan = self._plan(rows)
         own = plan[self._ranks.rank :: self._ranks.size]
@@ -79,9 +81,12 @@ class MicroBatches:
             for number, part in enumerate(own):
                 assert following is not None, "there is a segment where there is a pass"
                 batch, failure = following.result()
-                failures = [str(each) for each in self._ranks.gather(failure) if each is not None]
+                failures = [each for each in self._ranks.gather(failure) if each is not None]
+                away = next((each for each in failures if isinstance(each, StoreUnavailableError)), None)
+                if away is not None:
+                    raise away
                 if batch is None or failures:
-                    raise failure or BatchError(failures[0])
+                    raise failure or BatchError(str(failures[0]))
                 if number + 1 < len(own):
                     following = ahead.submit(self._make, shown[number + 1])
                 if not part:
@@ -107,9 +112,11 @@ class MicroBatches:
         segments = build_segments(rows, self._share_prefixes)
         return plan_micro_batches(segments, self._max_tokens, self._ranks.size) if segments else []
 
-    def _make(self, part: Sequence[Segment]) -> tuple[TrainBatch | None, BatchError | BlobError | None]:
+    def _make(
+        self, part: Sequence[Segment]
+    ) -> tuple[TrainBatch | None, BatchError | BlobError | StoreUnavailableError | None]:
         """The tensors of a pass, or why there are none."""
         try:
             return self._batches.make(part), None
-        except (BatchError, BlobError) as error:
+        except (BatchError, BlobError, StoreUnavailableError) as error:
             return None, error

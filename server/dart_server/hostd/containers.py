@@ -172,8 +172,8 @@ class ContainerManager:
         stood_still_s = 0.0
         failure: HostdHostFault | None = None
         for wait_s in (*RETRY_WAITS_S, None):
-            further = syscall_filter.read_all(cgroups.group_members(self._cgroup(desktop.name)))
-            with stopped(desktop.name, self._cgroup(desktop.name)) as began_s:
+            still = stopped(desktop.name, self._cgroup(desktop.name), syscall_filter.read_all)
+            with still as (began_s, further):
                 try:
                     if failure is not None and NAMELESS_WATCH in str(failure):
                         self.storage.look_up_names(desktop.name)

@@ -98,9 +98,9 @@ class FlakyFileSystem(MemoryFileSystem):
         self._maybe_fail("cat_file")
         return super().cat_file(path, start, end, **options)
 
-    def exists(self, path: str, **options: object) -> bool:
-        self._maybe_fail("exists")
-        return super().exists(path, **options)
+    def info(self, path: str, **options: object) -> object:
+        self._maybe_fail("info")
+        return super().info(path, **options)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def flaky(monkeypatch: pytest.MonkeyPatch) -> FsspecImageStore:
 def test_storage_that_fails_is_no_missing_image(flaky: FsspecImageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asked tries again, and no rollout is blamed for it."""
     sha256 = flaky.put(fake_image(1))
-    FlakyFileSystem.fails |= {"pipe_file": 1, "exists": 1, "cat_file": 3}
+    FlakyFileSystem.fails |= {"pipe_file": 1, "info": 1, "cat_file": 3}
     with pytest.raises(StoreUnavailableError, match=r"cannot be written \(EndpointGoneError: no route.*credentials"):
         flaky.put(fake_image(2))
     with pytest.raises(StoreUnavailableError, match="cannot be looked up"):

@@ -322,11 +322,11 @@ def test_freezing_lets_go_now_and_then_what_the_kernel_left_half_frozen(
             state.write_text("FREEZING\n")
 
     monkeypatch.setattr(cgroups, "_write_freeze", write_and_stay_half_frozen)
-    monkeypatch.setattr(cgroups, "_RELEASE_EACH_S", 0.02)
+    monkeypatch.setattr(cgroups, "_RELEASE_AFTER_S", 0.02)
     assert cgroups.freeze("/p/d", timeout_s=10.0)
     assert written[0] == "THAWED"
     assert written[-1] == "THAWED"
-    assert set(written[1:-1]) == {"FREEZING"}
+    assert set(written[1:-1]) <= {"FREEZING"}
 
 
 def test_a_process_that_will_be_killed_is_known() -> None:

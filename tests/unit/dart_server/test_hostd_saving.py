@@ -131,12 +131,18 @@ def test_a_process_that_never_ends_starting_another_is_named(place: Path, monkey
     assert (place / "ran").read_text().split()[-1] == "thaw"
 
 
-def test_a_process_that_waits_for_its_childs_program_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_process_that_waits_for_its_childs_program_is_found(tmp_path: Path, in_thread: bool) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     code = (
-        "import os, sys; os.posix_spawn('/bin/true', ['true'], {}, "
-        "file_actions=[(os.POSIX_SPAWN_OPEN, 3, sys.argv[1], os.O_RDONLY, 0)]); print('begun', flush=True); input()"
+        "import os, sys, threading\n"
+        "def spawn():\n"
+        "    os.posix_spawn('/bin/true', ['true'], {}, "
+        "file_actions=[(os.POSIX_SPAWN_OPEN, 3, sys.argv[1], os.O_RDONLY, 0)])\n"
+        "    print('begun', flush=True)\n"
+        + ("threading.Thread(target=spawn).start()\n" if in_thread else "spawn()\n")
+        + "input()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(fifo)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -101,14 +101,16 @@ def test_recipes_of_the_package_are_found_from_everywhere(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "demo").mkdir()  # such as runs of it
     assert load_recipe(Path("demo")) == load_recipe(BUNDLED / "demo.toml")
-    assert load_recipe(Path("ui-tars-1.5-7b-8gpu.toml")).run.name == "ui-tars-1.5-7b-8gpu"
+    with pytest.raises(RecipeError, match=r"recipe demo\.toml does not exist"):
+        load_recipe(Path("demo.toml"))
     (tmp_path / "own.toml").write_text(
         'extends = ["bases/ui-tars-1.5-7b.toml", "bases/office.toml", "bases/8gpu"]\n[run]\nname = "own"\n'
     )
     own, theirs = load_recipe(Path("own.toml")), load_recipe(Path("ui-tars-1.5-7b-8gpu"))
     assert own.model_copy(update={"run": theirs.run}) == theirs
     (tmp_path / "demo.toml").write_text('extends = "qwen3-vl-8b-1gpu"\n[run]\nname = "mine"\n')
-    assert load_recipe(Path("demo.toml")).run.name == "mine", "one's own file comes first"
+    for name in ("demo.toml", "demo"):
+        assert load_recipe(Path(name)).run.name == "mine", "one's own file comes first"
     for absent in ("nope", "../bases/8gpu.toml", str(tmp_path / "twelve-families")):
         with pytest.raises(RecipeError, match=r"one of the names demo, qwen3-vl-8b-1gpu, .*twelve-families"):
             load_recipe(Path(absent))

@@ -21,6 +21,7 @@ from dart_train.config import Recipe
 from dart_train.config.evaluation import EvalSection
 from dart_train.data_commands.open_run import open_run
 from dart_train.evaluation import during_training
+from dart_train.evaluation.best_versions import BestVersions
 from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluation, evaluated_during_training
 from dart_train.evaluation.stored import chosen_version, validated_versions
 from dart_train.report.build import read_metrics
@@ -134,6 +135,29 @@ def test_several_episodes_of_a_task_give_pass_at_k() -> None:
     once = describe_evaluation([episode(task, 1.0, (3, 3)) for task in range(3)])
     assert once is not None
     assert not any(key.startswith("pass_at") for key in once)
+
+
+async def test_versions_that_were_evaluated_otherwise_are_not_ranked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that goes on with sampled evaluations does not keep versions for what greedy ones said of them."""
+    given: list[list[int]] = []
+
+    class Noted(BestVersions):
+        def __init__(self, weights: Path, keep: int, evaluated: Any = ()) -> None:
+            given.append([line["version"] for line in evaluated])
+            super().__init__(weights, keep, evaluated)
+
+    monkeypatch.setattr(during_training, "BestVersions", Noted)
+    lines = tmp_path / "metrics.jsonl"
+    for version, extra in ((1, {}), (2, {"temperature": 0.0}), (3, {"temperature": 1.0})):
+        append_metrics(lines, {"kind": METRICS_KIND, "version": version, "lower": 0.5, **extra})
+    client = cast("DataManagerClient", EndedEvaluation())
+    for changes in ({}, {"during_samples": 2, "during_temperature": 1.0}):
+        recipe = Recipe.model_validate(RECIPE | {"eval": {"episodes": 6, "during_episodes": 4} | changes})
+        async with evaluated_during_training(client, recipe, 0, lines, tmp_path, SystemClock()):
+            pass
+    assert given == [[1, 2], [3]]
 
 
 def test_tasks_are_played_several_times_at_the_temperature_of_training() -> None:

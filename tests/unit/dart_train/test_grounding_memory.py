@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from test_warmup_processes import in_two_processes  # noqa: E402
 
 from dart_agent.errors import ConfigError  # noqa: E402
+from dart_agent.grounding.head import ActionHead  # noqa: E402
 from dart_agent.grounding.model import HEAD_PREFIX, load_grounding_model  # noqa: E402
 from dart_train.grounding.__main__ import main  # noqa: E402
 from dart_train.grounding.batches import SampleSet  # noqa: E402
@@ -35,7 +36,7 @@ def labels_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
 
 
 def reward_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
-    settings = reward_config(folder, images_per_update=3, entropy_weight=0.1, **changes)
+    settings = reward_config(folder, **({"images_per_update": 3, "entropy_weight": 0.1} | changes))
     return PointRewardTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
 
 
@@ -163,6 +164,64 @@ def test_adapters_learn_on_frozen_weights_in_bfloat16(tmp_path: Path) -> None:
     assert {one.dtype for one in trainer.trained().values()} == {torch.float32}
     _, gradients = updated(trainer)
     assert sum(float(one.abs().max()) > 0 for name, one in gradients.items() if "lora_B" in name) > 4
+
+
+def test_the_head_is_not_rounded_where_products_are_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the loss of offsets nor the points that are sampled: it points in float32 when the model is used."""
+    seen: list[Any] = []
+    for name in ("all_offset_logits", "offset_logits"):
+        compute = getattr(ActionHead, name)
+        monkeypatch.setattr(
+            ActionHead, name, lambda *given, compute=compute: seen.append(found := compute(*given)) or found
+        )
+    for make in (labels_trainer, reward_trainer):
+        before = len(seen)
+        make(tmp_path, dtype="bfloat16").update(0)
+        assert len(seen) > before
+    assert {one.dtype for one in seen} == {torch.float32}
+
+
+def test_an_image_that_comes_twice_in_an_update_has_points_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    trainer = reward_trainer(tmp_path, images_per_update=8, rows_per_pass=3)
+    play = PointRewardTrainer._play
+
+    def noted(self: Any, rows: Any, output: Any, generator: Any, given: Any) -> Any:
+        seeds.extend(given)
+        return play(self, rows, output, generator, given)
+
+    monkeypatch.setattr(PointRewardTrainer, "_play", noted)
+    trainer.update(0)
+    assert len(trainer.samples.batch(0, 8, 1, 0)) == 8  # type: ignore[attr-defined]
+    assert len(set(seeds)) == len(seeds) == 8
+
+
+def test_what_adapters_learnt_is_not_rounded_away(tmp_path: Path) -> None:
+    settings = config(
+        tmp_path, updates=1, stage="all", lora={"rank": 2}, dtype="bfloat16", optimizer={"learning_rate": 1e-5}
+    )
+    round_weights(tmp_path)
+    trained = train_grounding(settings)
+    start, written = (load_file(folder / "model.safetensors") for folder in (tmp_path / "start", settings.out_dir))
+    name = next(name for name in written if ".q_proj.weight" in name)
+    assert written[name].dtype == torch.float32
+    kept, lost = written[name] != start[name], written[name].bfloat16() == start[name].bfloat16()
+    assert float((kept & lost).float().mean()) > 0.8, "most of the change is below what bfloat16 can hold"
+    assert trained.head is not None
+
+
+def test_a_state_of_an_earlier_release_goes_on_in_float32(tmp_path: Path) -> None:
+    first = config(tmp_path, updates=2)
+    train_grounding(first)
+    noted = first.checkpoints / "settings.json"
+    content = json.loads(noted.read_text())
+    assert content.pop("dtype") == "float32"
+    noted.write_text(json.dumps(content))
+    train_grounding(config(tmp_path, name="more", checkpoints=first.checkpoints, dtype="auto"))
+    with pytest.raises(ConfigError, match=r"\(dtype differ\)"):
+        train_grounding(config(tmp_path, name="other", checkpoints=first.checkpoints, dtype="bfloat16"))
 
 
 def test_bfloat16_products_are_near_those_of_float32(tmp_path: Path) -> None:

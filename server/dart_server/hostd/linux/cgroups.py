@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 FREEZE_TIMEOUT_S = 2.0
 _FREEZE_POLL_S = 0.002
-_RELEASE_EACH_S = 0.5
+_RELEASE_AFTER_S = 0.5
 """Version 1 can leave a process that was being made while the group was stopping; a release between two requests frees it
-(runc's pull request 2791)."""
+(runc's pull request 2791). Each wait for the next release is twice as long, so that what is only slow has the time to stop."""
 _UNLIMITED = 1 << 60
 _LIMIT_SLACK = 1 << 20
 """Bytes: a group whose use came this near to its limit was at it."""
@@ -128,7 +128,8 @@ def freeze(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
     """Stop every process of `/<prefix>/<name>`; True once all stand still, else they go on again."""
     directory = _freezer(group)
     began_s = time.monotonic()
-    deadline, release_s = began_s + timeout_s, began_s + _RELEASE_EACH_S
+    deadline, wait_s = began_s + timeout_s, _RELEASE_AFTER_S
+    release_s = began_s + wait_s
     while True:
         try:
             # Version 1 gives up on a process that was busy in the kernel; asking again takes it up.
@@ -141,9 +142,10 @@ def freeze(group: str, timeout_s: float = FREEZE_TIMEOUT_S) -> bool:
         if now_s > deadline:
             _thaw(directory)
             return False
-        if now_s > release_s:
+        if now_s > release_s and not is_unified():
             _thaw(directory)
-            release_s = now_s + _RELEASE_EACH_S
+            wait_s *= 2
+            release_s = now_s + wait_s
         time.sleep(_FREEZE_POLL_S)
 
 

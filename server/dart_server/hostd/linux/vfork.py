@@ -1,6 +1,6 @@
-"""Processes that wait until a child of `vfork` (also `posix_spawn`) has begun its program.
+"""Processes of which a thread waits until a child of `vfork` (also `posix_spawn`) has begun its program.
 
-Such a process can be frozen, but no tracer can stop it, and its child never begins while both are frozen. CRIU waits ten seconds for it and
+Such a thread can be frozen, but no tracer can stop it, and its child never begins while both are frozen. CRIU waits ten seconds for it and
 fails (`Unseizable non-zombie ... state D`).
 """
 
@@ -16,11 +16,18 @@ _WAITING_IN = frozenset({"kernel_clone", "_do_fork", "do_fork", "wait_for_vfork_
 
 def waiting(pids: Iterable[int]) -> list[int]:
     """Which of these processes wait for a child's program; none where the kernel does not tell root where a process sleeps."""
-    return [pid for pid in pids if _sleeps_in(pid) in _WAITING_IN]
+    return [pid for pid in pids if any(_sleeps_in(thread) in _WAITING_IN for thread in _threads(pid))]
 
 
-def _sleeps_in(pid: int) -> str:
+def _threads(pid: int) -> list[Path]:
     try:
-        return (PROC / str(pid) / "wchan").read_text(encoding="ascii").strip()
+        return list((PROC / str(pid) / "task").iterdir())
+    except OSError:  # it has ended
+        return []
+
+
+def _sleeps_in(thread: Path) -> str:
+    try:
+        return (thread / "wchan").read_text(encoding="ascii").strip()
     except OSError:  # it has ended
         return ""

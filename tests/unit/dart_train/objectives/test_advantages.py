@@ -143,14 +143,19 @@ def test_an_advantage_of_ones_own_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_an_advantage_that_cannot_be_taken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     own_module(
-        monkeypatch, short=lambda rewards_G, steps_G: rewards_G[:1], holes=lambda rewards_G, steps_G: rewards_G / 0
+        monkeypatch,
+        CONSTANT=3,
+        short=lambda rewards_G, steps_G: rewards_G[:1],
+        holes=lambda rewards_G, steps_G: rewards_G / 0,
     )
     for name, reason in (
         (
             "grop",
             "there is no advantage 'grop': use one of grpo, no_std, leave_one_out, or your own as module:function",
         ),
-        ("my_advantages:nope", "the advantage 'my_advantages:nope' cannot be loaded"),
+        ("my_advantages:nope", "the advantage 'my_advantages:nope' cannot be loaded: AttributeError"),
+        (".my_advantages:short", "cannot be loaded: TypeError"),
+        ("my_advantages:CONSTANT", "the advantage 'my_advantages:CONSTANT' is no function: it is of the type int"),
     ):
         with pytest.raises(ValueError, match=reason):
             TrainSection(advantage=name)
