@@ -30,9 +30,10 @@ from trainer_harness import (
 from dart_agent.data_client.image_store import BlobError, ImageStore
 from dart_agent.data_client.payloads import StepPayload
 from dart_agent.data_client.wire import Batch
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, StoreUnavailableError
 from dart_agent.metrics_file import append_metrics
 from dart_agent.types import StepRecord
+from dart_envs.types import RgbImage
 from dart_train.imitation.tokens import ImitatedEpisode
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.policy_scorer import PolicyScorer
@@ -266,6 +267,24 @@ def test_kl_term_pulls_towards_the_reference(root: Path, model_dir: Path, images
     trainer = trainer_on(root, model_dir, images, loss={"kl_coefficient": 0.1}, optimizer={"learning_rate": 3e-3})
     assert trainer.step(batch).metrics["kl_reference"] == pytest.approx(0, abs=1e-6)
     assert trainer.step(batch).metrics["kl_reference"] > 1e-5
+
+
+def test_storage_of_images_that_is_away_blames_no_row(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_on(root, model_dir, images)
+    read, away = ImageStore.get, True
+
+    def get(store: ImageStore, sha256: str) -> RgbImage:
+        if away:
+            raise StoreUnavailableError("the bucket does not answer")
+        return read(store, sha256)
+
+    monkeypatch.setattr(ImageStore, "get", get)
+    with pytest.raises(StoreUnavailableError, match="bucket"):
+        trainer.step(batch)
+    away = False
+    assert trainer.step(batch).version == 1, "the same batch is trained on later"
 
 
 @pytest.mark.parametrize("passes", [{}, {"epochs": 2}])
