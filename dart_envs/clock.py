@@ -37,6 +37,15 @@ class SystemClock:
 SYSTEM_CLOCK: Clock = SystemClock()
 
 
+def block(delay_s: float) -> None:
+    """Wait in the calling thread, which no event loop runs in.
+
+    Args:
+        delay_s: How long, in seconds.
+    """
+    time.sleep(delay_s)
+
+
 async def wait_for(clock: Clock, timeout_s: float, work: Awaitable[T]) -> T:
     """Wait for a result, at most for a time of the given clock.
 

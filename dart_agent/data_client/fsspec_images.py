@@ -11,7 +11,6 @@ system fails at, other than a missing file, is a `StoreUnavailableError`, which 
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -22,7 +21,7 @@ import fsspec
 
 from dart_agent.data_client.image_store import REFRESH_S, BlobError, StoredBlob, blob_name, decode_png, encode_png
 from dart_agent.errors import ConfigError, StoreUnavailableError
-from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.clock import SYSTEM_CLOCK, block
 from dart_envs.hashing import image_sha256
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
@@ -41,13 +40,14 @@ class FsspecImageStore:
 
     Args:
         url: The URL of the root.
-        clock: Clock of the ages of blobs.
+        clock: Clock of the ages of blobs, and of how long a read is tried.
+        pause: Waits so many seconds between two tries of a read, in the thread that reads.
 
     Raises:
         ConfigError: The URL cannot be used, or its package is not installed.
     """
 
-    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, url: str, clock: Clock = SYSTEM_CLOCK, pause: Callable[[float], None] = block) -> None:
         if urlsplit(url).password is not None:
             raise ConfigError(
                 "data.images_url holds a password: give credentials as the file system's package reads them"
@@ -58,7 +58,7 @@ class FsspecImageStore:
             raise ConfigError(f"data.images_url: {url} cannot be used: {error}") from error
         self._root = str(root).rstrip("/")
         self.url = url
-        self._clock = clock
+        self._clock, self._pause = clock, pause
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def put(self, image: RgbImage) -> str:
@@ -146,7 +146,7 @@ class FsspecImageStore:
                         f"{said}: check that the storage answers and that its credentials allow it"
                     ) from error
                 log.warning("%s, trying again in %g s", said, pause_s)
-            time.sleep(pause_s)
+            self._pause(pause_s)
             pause_s = min(2 * pause_s, MAX_BACKOFF_S)
 
     def _path(self, sha256: str) -> str:

@@ -183,7 +183,7 @@ def test_policies_and_heads_that_do_not_go_together_are_refused() -> None:
         check_pointer("transformers", None, preset("tiny"))
     with pytest.raises(ValueError, match="policy random describes no targets"):
         check_pointer("random", settings, preset("tiny"))
-    with pytest.raises(ValueError, match="choose tiny, uitars or qwen"):
+    with pytest.raises(ValueError, match="choose tiny, qwen2, uitars, qwen"):
         check_pointer("vllm", settings, preset("qwen3-vl"))
     prompt = PromptBuilder(tell_of_targets(preset("qwen"))).messages(
         "Save", PromptBuilder(preset("qwen")).new_history(), (64, 64)

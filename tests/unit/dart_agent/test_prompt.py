@@ -85,7 +85,7 @@ def test_a_format_is_a_preset_and_reads_its_own_answers() -> None:
 
 
 def test_a_preset_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(ValueError, match=r"no prompt 'qwen4'; there are tiny, uitars, qwen, uitars-1\.5"):
+    with pytest.raises(ValueError, match=r"no prompt 'qwen4'; there are tiny, qwen2, uitars, qwen, uitars-1\.5"):
         preset("qwen4")
 
 
