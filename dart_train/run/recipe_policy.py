@@ -204,7 +204,7 @@ def _reference_problems(recipe: Recipe) -> list[str]:
 
 
 def _default_problems(recipe: Recipe, checkpoint: Path) -> list[str]:
-    """Settings of a large policy that the recipe leaves at values for the model of the demo, which has 0.5 million parameters."""
+    """Settings of a large policy that the recipe leaves at values for the small model of the demo."""
     try:
         count = sum(math.prod(shape) for shape in tensor_shapes(checkpoint).values())
     except WeightUpdateError as error:

@@ -56,10 +56,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunHarness:
     return RunHarness(tmp_path, monkeypatch, eval=DURING)
 
 
-async def test_an_evaluation_during_training_is_in_the_metrics_and_can_be_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = started(tmp_path, monkeypatch)
+def train_until_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let training end only when an evaluation has written its line."""
     train, evaluated = FakeLauncher.trainer, asyncio.Event()
 
     async def trainer(launcher: FakeLauncher) -> None:
@@ -71,8 +69,14 @@ async def test_an_evaluation_during_training_is_in_the_metrics_and_can_be_chosen
         evaluated.set()
 
     monkeypatch.setattr(during_training, "append_metrics", append)
-
     monkeypatch.setattr(FakeLauncher, "trainer", trainer)
+
+
+async def test_an_evaluation_during_training_is_in_the_metrics_and_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = started(tmp_path, monkeypatch)
+    train_until_evaluated(monkeypatch)
     harness.version = lambda item: 1 if item.phase.startswith("eval-during") else 2
     harness.reward = lambda item: float(item.purpose is Purpose.DEMO or item.phase.startswith("eval-during"))
     await asyncio.wait_for(harness.run(), 60)
@@ -187,18 +191,7 @@ async def test_sampled_evaluations_choose_without_the_greedy_ones(
     """The greedy evaluations before and after say that versions 0 and 2 are perfect; the sampled ones know version 1 alone."""
     monkeypatch.setattr(during_training, "LOOK_S", 0.01)
     harness = RunHarness(tmp_path, monkeypatch, eval=DURING | {"during_samples": 2})
-    train, evaluated = FakeLauncher.trainer, asyncio.Event()
-
-    async def trainer(launcher: FakeLauncher) -> None:
-        await train(launcher)
-        await evaluated.wait()
-
-    def append(path: Path, line: dict[str, Any]) -> None:
-        append_metrics(path, line)
-        evaluated.set()
-
-    monkeypatch.setattr(during_training, "append_metrics", append)
-    monkeypatch.setattr(FakeLauncher, "trainer", trainer)
+    train_until_evaluated(monkeypatch)
     harness.version = lambda item: 1 if item.phase.startswith("eval-during") else 2
     played: set[tuple[str, str]] = set()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_harness import FakeLauncher, RunHarness
+from run_harness import RunHarness
+from test_evaluation_during_training import train_until_evaluated
 
 from dart_agent.data_client.wire import EpisodeResult
-from dart_agent.metrics_file import append_metrics
 from dart_agent.types import Purpose, WorkItem
 from dart_envs.types import EndReason
 from dart_train.config import RecipeError
@@ -140,18 +140,7 @@ async def test_an_evaluation_during_training_has_them_apart(tmp_path: Path, monk
     settings = {"episodes": 6, "every_updates": 1, "during_episodes": 6}
     harness = run_over(tmp_path, monkeypatch, (*FEASIBLE, *IMPOSSIBLE), eval=settings)
     monkeypatch.setattr(during_training, "LOOK_S", 0.01)
-    train, evaluated = FakeLauncher.trainer, asyncio.Event()
-
-    async def trainer(launcher: FakeLauncher) -> None:
-        await train(launcher)
-        await evaluated.wait()
-
-    def append(path: Path, line: dict[str, Any]) -> None:
-        append_metrics(path, line)
-        evaluated.set()
-
-    monkeypatch.setattr(during_training, "append_metrics", append)
-    monkeypatch.setattr(FakeLauncher, "trainer", trainer)
+    train_until_evaluated(monkeypatch)
     await asyncio.wait_for(harness.run(), 60)
     line = next(line for line in read_metrics(harness.paths) if line["kind"] == METRICS_KIND)
     assert (line["success"], line["episodes"], line["mixed_episodes"]) == (0.0, 2, 0)
