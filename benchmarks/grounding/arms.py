@@ -198,7 +198,7 @@ class SeedRun:
         config = SupervisedConfig(**self._config("text", self.train_file, self.start, self.setting.updates))
         if not config.out_dir.exists():
             run_training(
-                lambda samples: TextTrainer(config, samples, load_model(config.start_model, "cpu")),
+                lambda samples, ranks: TextTrainer(config, samples, load_model(config.start_model, "cpu"), ranks),
                 config,
                 "text",
                 self._report,

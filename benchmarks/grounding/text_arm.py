@@ -8,7 +8,7 @@ that no answer of the baseline is lost to its form. Non-goals: sampling.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ from dart_agent.grounding.packing import Question, QuestionPacker, pack
 from dart_agent.grounding.samples import GroundingSample, read_image
 from dart_agent.grounding.scoring import Point
 from dart_envs.types import RgbImage
-from dart_train.grounding.batches import SampleSet
+from dart_train.grounding.batches import Batch, BatchRow, SampleSet
 from dart_train.grounding.config import SupervisedConfig
 from dart_train.grounding.losses import language_loss, share
 from dart_train.grounding.supervised import BackboneTrainer
 from dart_train.model.policy_model import LoadedModel
+from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,37 +41,39 @@ class AskedText:
     system: str = ""
 
 
-class TextTrainer(BackboneTrainer):
+class TextTrainer(BackboneTrainer[BatchRow]):
     """A model with its optimiser.
 
     Args:
         config: The configuration.
         samples: What is learnt; samples with one target.
         loaded: The model; it is set up for training in place.
+        ranks: The processes that train together.
     """
 
-    def __init__(self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel) -> None:
-        super().__init__(config, samples, loaded)
+    def __init__(self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel, ranks: Ranks) -> None:
+        super().__init__(config, samples, loaded, ranks)
         self._config = config
         self._packer = QuestionPacker(AskedText(loaded.model, loaded.processor))
 
-    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
-        """The loss of the answers; see `SupervisedTrainer.losses`."""
+    def rows(self, number: int) -> Batch:
+        """The images of an update with their samples; see `SupervisedTrainer.rows`."""
         config = self._config
-        batch = self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
-        questions = sum(len(samples) for _, samples in batch)
-        for rows in self.passes(batch):
-            images = [read_image(path, samples[0].image_wh) for path, samples in rows]
-            asked = [
-                [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
-                for _, samples in rows
-            ]
-            packed = self._packer.pack(images, asked)
-            with self.compute.autocast():
-                hidden_BTD = run_backbone(self.loaded.model, packed)
-                loss = language_loss(self.loaded.model, hidden_BTD, packed)
-            # All answers have the same number of tokens.
-            yield {"language_loss": loss * share(sum(map(len, asked)), questions)}
+        return self.samples.batch(number, config.images_per_update, config.questions_per_image, config.seed)
+
+    def losses(self, rows: Batch, batch: Batch) -> dict[str, Tensor]:
+        """The loss of the answers; see `SupervisedTrainer.losses`."""
+        images = [read_image(path, samples[0].image_wh) for path, samples in rows]
+        asked = [
+            [Question(sample.instruction, text_answer(*text_target(sample))) for sample in samples]
+            for _, samples in rows
+        ]
+        packed = self._packer.pack(images, asked)
+        with self.precision():
+            hidden_BTD = run_backbone(self.loaded.model, packed)
+            loss = language_loss(self.loaded.model, hidden_BTD, packed)
+        # All answers have the same number of tokens.
+        return {"language_loss": loss * share(sum(map(len, asked)), sum(len(samples) for _, samples in batch))}
 
 
 def text_target(sample: GroundingSample) -> tuple[int, int]:

@@ -163,8 +163,8 @@ class Recipe(StrictModel):
 
     @property
     def trainer_shards(self) -> int:
-        """Among how many processes the trainer's policy is divided; each holds the whole of an adapted policy, and of one with a head."""
-        return 1 if self.train.lora_rank is not None or self.model.pointer else self.train.processes
+        """Among how many processes the trainer's policy is divided; each holds the whole of an adapted policy."""
+        return 1 if self.train.lora_rank is not None else self.train.processes
 
     @property
     def collects_demonstrations(self) -> bool:

@@ -16,7 +16,9 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import check_question
 from dart_agent.grounding.samples import GroundingSample, read_samples
 
-Batch = list[tuple[Path, list[GroundingSample]]]
+BatchRow = tuple[Path, list[GroundingSample]]
+"""An image file with samples of it."""
+Batch = list[BatchRow]
 """Image files, each with the samples that are asked about it."""
 
 

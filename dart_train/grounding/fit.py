@@ -7,7 +7,7 @@ leaves every other weight bit for bit. Non-goals: the loop (`dart_train.groundin
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,10 +19,10 @@ from dart_agent.grounding.samples import GroundingSample, read_image
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
-from dart_train.grounding.batches import Batch, SampleSet
+from dart_train.grounding.batches import Batch, BatchRow, SampleSet
 from dart_train.grounding.config import GroundingConfig, HeadConfig
 from dart_train.grounding.memory import set_up_backbone
-from dart_train.grounding.supervised import Progress, SupervisedTrainer, run_training
+from dart_train.grounding.supervised import ALONE, Progress, Row, SupervisedTrainer, run_training
 from dart_train.model.adapters import AdaptedModel, attach_adapter
 from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError, load_model
@@ -53,7 +53,7 @@ def train_grounding(
 
     Returns:
         The trained model, in evaluation mode; with adapters, they are not merged into it. Where matrix products are computed in bfloat16,
-        it may have frozen weights in it, and is asked under autocast.
+        it may have frozen weights in it, and is asked under autocast. Where several processes trained all of it, each has its shards.
 
     Raises:
         ConfigError: The samples cannot be used.
@@ -61,8 +61,8 @@ def train_grounding(
         FileExistsError: `out_dir` exists already.
     """
 
-    def trainer_of(samples: SampleSet) -> GroundingTrainer:
-        return GroundingTrainer(config, samples, load_start_model(config))
+    def trainer_of(samples: SampleSet, ranks: Ranks) -> GroundingTrainer:
+        return GroundingTrainer(config, samples, load_start_model(config), ranks)
 
     trainer = run_training(trainer_of, config, "grounding", on_progress, clock, ranks)
     trainer.model.backbone.eval()
@@ -94,16 +94,17 @@ def load_start_model(config: HeadConfig) -> GroundingModel:
     )
 
 
-class HeadTrainer(SupervisedTrainer, Generic[Settings]):
-    """A model with a head and its optimiser, whatever it learns from.
+class HeadTrainer(SupervisedTrainer[Row], Generic[Row, Settings]):
+    """A model with a head and its optimiser, whatever it learns from. Where all of the backbone is trained, several processes share it.
 
     Args:
         config: The configuration.
         samples: What is learnt.
         model: The model; it is set up for training in place, and put on the device of the configuration.
+        ranks: The processes that train together.
     """
 
-    def __init__(self, config: Settings, samples: SampleSet, model: GroundingModel) -> None:
+    def __init__(self, config: Settings, samples: SampleSet, model: GroundingModel, ranks: Ranks = ALONE) -> None:
         import torch
 
         from dart_agent.grounding.packing import QuestionPacker
@@ -114,7 +115,8 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         self._masked: Any = None
         self.compute = ComputeDevice.resolve(config.device, config.dtype)
         self._choose_trained()
-        set_up_backbone(model.backbone, model.processor, config, self.compute)
+        sharded = ranks.size > 1 and config.stage == "all" and config.lora is None
+        shards = set_up_backbone(model.backbone, model.processor, config, self.compute, sharded=sharded)
         model.head.to(self.compute.device)
         if self._masked is not None:
             self._mask_known_rows(self._masked)
@@ -124,7 +126,9 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         model.head.self_attention.dropout = config.dropout
         model.head.train()
         undecayed = () if self._masked is None else (self._masked,)
-        super().__init__(config, {"backbone": model.backbone, "head": model.head}, undecayed)
+        super().__init__(
+            config, {"backbone": model.backbone, "head": model.head}, undecayed, ranks=ranks, shards=shards
+        )
 
     def batch(self, number: int) -> Batch:
         """The batch of an update.
@@ -165,9 +169,9 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         """
         return sum(self._packer.learnt_tokens(_question(sample)) for _, samples in batch for sample in samples)
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write the model, adapters merged in float32; see `SupervisedTrainer.save`."""
-        self.model.save(directory, None if self._adapted is None else self._adapted.merged_state(rounded=False))
+        self.model.save(directory, weights if self._adapted is None else self._adapted.merged_state(rounded=False))
 
     def _choose_trained(self) -> None:
         backbone, config = self.model.backbone, self.config
@@ -194,27 +198,28 @@ class HeadTrainer(SupervisedTrainer, Generic[Settings]):
         weight.register_hook(lambda gradient: gradient * mask_V1)
 
 
-class GroundingTrainer(HeadTrainer[GroundingConfig]):
+class GroundingTrainer(HeadTrainer[BatchRow, GroundingConfig]):
     """A model with a head and its optimiser, which learns from labels."""
 
-    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
+    def rows(self, number: int) -> Batch:
+        """The images of an update with their samples; see `SupervisedTrainer.rows`."""
+        return self.batch(number)
+
+    def losses(self, rows: Batch, batch: Batch) -> dict[str, Tensor]:
         """The losses of pointer, offset and language; see `SupervisedTrainer.losses`."""
         from dart_train.grounding.losses import mean_loss, share
 
-        batch = self.batch(number)
-        pointing = _count_pointing(batch)
         tokens = self.learnt_tokens(batch) if self.config.lm_weight else 0
-        for rows in self.passes(batch):
-            with self.compute.autocast():
-                packed, output = self.forward(rows)
-                language = self._language_loss(packed, output)
-            attention, offsets = self._pointing_losses(rows, output)  # the head has the precision of its weights
-            part = share(len(attention), pointing)
-            yield {
-                "pointer_loss": mean_loss(attention, output.hidden_BTD) * part,
-                "offset_loss": mean_loss(offsets, output.hidden_BTD) * part,
-                "language_loss": language * share(self.learnt_tokens(rows) if tokens else 0, tokens),
-            }
+        with self.precision():
+            packed, output = self.forward(rows)
+            language = self._language_loss(packed, output)
+        attention, offsets = self._pointing_losses(rows, output)  # the head has the precision of its weights
+        part = share(len(attention), _count_pointing(batch))
+        return {
+            "pointer_loss": mean_loss(attention, output.hidden_BTD) * part,
+            "offset_loss": mean_loss(offsets, output.hidden_BTD) * part,
+            "language_loss": language * share(self.learnt_tokens(rows) if tokens else 0, tokens),
+        }
 
     def _pointing_losses(self, rows: Batch, output: ForwardOutput) -> tuple[list[Tensor], list[Tensor]]:
         """The losses of attention and offset of each question with a target."""

@@ -1,13 +1,14 @@
 """What decides how much memory a training takes beside its batch: data types, recomputed activations, sizes of images.
 
-Role: `set_up_backbone` prepares a backbone whose trained parameters are chosen already, and puts it on its device. Rule: trained weights
-are float32; frozen ones become bfloat16 where matrix products are computed in it and no bit of them is lost, which is so for published
-checkpoints. The limit of images goes into the processor, so that the model is used as it was trained. Non-goals: what is trained.
+Role: `set_up_backbone` prepares a backbone whose trained parameters are chosen already, and puts it on its device, or a shard of it. Rule:
+trained weights are float32; frozen ones become bfloat16 where matrix products are computed in it and no bit of them is lost, which is so
+for published checkpoints. The limit of images goes into the processor, so that the model is used as it was trained. Non-goals: what is
+trained.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError
 from dart_train.grounding.config import SupervisedConfig
@@ -15,8 +16,13 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.fast_vision import optimize_vision
 from dart_train.model.training_mode import cast_frozen, set_up_training
 
+if TYPE_CHECKING:
+    from dart_train.model.sharding import ShardedModel
 
-def set_up_backbone(backbone: Any, processor: Any, config: SupervisedConfig, compute: ComputeDevice) -> None:
+
+def set_up_backbone(
+    backbone: Any, processor: Any, config: SupervisedConfig, compute: ComputeDevice, *, sharded: bool
+) -> ShardedModel | None:
     """Prepare a backbone in place.
 
     Args:
@@ -24,6 +30,10 @@ def set_up_backbone(backbone: Any, processor: Any, config: SupervisedConfig, com
         processor: Its processor.
         config: The configuration.
         compute: Device and data type.
+        sharded: Divide its parameters among the processes of torch.distributed.
+
+    Returns:
+        What runs the passes of a sharded backbone; None: it is not sharded.
 
     Raises:
         ConfigError: `max_pixels` is below what the processor enlarges images to.
@@ -38,8 +48,13 @@ def set_up_backbone(backbone: Any, processor: Any, config: SupervisedConfig, com
         for part in (backbone.model, backbone.lm_head):
             if _frozen_is_exact(part, torch.bfloat16):
                 cast_frozen(part, torch.bfloat16)
-    backbone.to(compute.device)
     optimize_vision(backbone)
+    if sharded:  # layer by layer: no GPU ever holds the whole model
+        from dart_train.model.sharding import ShardedModel
+
+        return ShardedModel(backbone, compute.device, compute.bfloat16)
+    backbone.to(compute.device)
+    return None
 
 
 def _limit_images(image_processor: Any, max_pixels: int) -> None:

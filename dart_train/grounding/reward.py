@@ -8,13 +8,13 @@ of seed and update. Non-goals: rollouts on desktops; refusals, which are left ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dart_agent.grounding.scoring import is_hit
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
-from dart_train.grounding.batches import Batch, SampleSet
+from dart_train.grounding.batches import Batch, BatchRow, SampleSet
 from dart_train.grounding.config import PointRewardConfig
 from dart_train.grounding.fit import HeadTrainer, load_start_model
 from dart_train.grounding.supervised import Progress, run_training
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dart_agent.grounding.forward import ForwardOutput
+
+
+SeededRow = tuple[int, BatchRow]
+"""The seed of the points that are sampled on an image, and the image with its samples."""
 
 
 def train_by_reward(
@@ -48,46 +52,45 @@ def train_by_reward(
         FileExistsError: `out_dir` exists already.
     """
 
-    def trainer_of(samples: SampleSet) -> PointRewardTrainer:
-        return PointRewardTrainer(config, samples, load_start_model(config))
+    def trainer_of(samples: SampleSet, ranks: Ranks) -> PointRewardTrainer:
+        return PointRewardTrainer(config, samples, load_start_model(config), ranks)
 
     run_training(trainer_of, config, "grounding_reward", on_progress, clock, ranks)
 
 
-class PointRewardTrainer(HeadTrainer[PointRewardConfig]):
+class PointRewardTrainer(HeadTrainer[SeededRow, PointRewardConfig]):
     """A model with its optimiser, trained by reward.
 
     Args:
         config: The configuration.
         samples: What is asked.
         model: The model; it is set up for training in place.
+        ranks: The processes that train together.
     """
 
-    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
+    def rows(self, number: int) -> list[SeededRow]:
+        """The images of an update, each with the seed of the points that are sampled on it, whichever process samples them."""
+        seed = self.config.seed * 1_000_003 + number
+        return [(seed + image * 1_000_000_007, row) for image, row in enumerate(self.batch(number))]
+
+    def losses(self, rows: list[SeededRow], batch: list[SeededRow]) -> dict[str, Tensor]:
         """The policy's loss, the entropy and the mean reward; see `SupervisedTrainer.losses`."""
         import torch
 
         from dart_train.grounding.losses import mean_loss, share
 
-        generator = torch.Generator(self.model.device)
-        batch = self.batch(number)
-        targets_Q = [len(sample.targets) for _, samples in batch for sample in samples if not sample.is_refusal]
-        for numbered in self.passes(list(enumerate(batch))):
-            rows, seeds = [row for _, row in numbered], [self._seed(number, image) for image, _ in numbered]
-            with self.compute.autocast():
-                _, output = self.forward(rows)
-            # The head has the precision of its weights, as where it points.
-            losses, entropies, rewards = self._play(rows, output, generator, seeds)
-            part = share(len(losses), len(targets_Q))
-            yield {
-                "policy_loss": mean_loss(losses, output.hidden_BTD) * part,
-                "entropy": mean_loss(entropies, output.hidden_BTD) * share(len(entropies), sum(targets_Q)),
-                "reward": mean_loss(rewards, output.hidden_BTD) * part,
-            }
-
-    def _seed(self, number: int, image: int) -> int:
-        """The seed of the points that are sampled on an image of an update, whichever process samples them."""
-        return (self.config.seed * 1_000_003 + number) + image * 1_000_000_007
+        targets_Q = [len(sample.targets) for _, (_, asked) in batch for sample in asked if not sample.is_refusal]
+        seeds, images = [seed for seed, _ in rows], [row for _, row in rows]
+        with self.precision():
+            _, output = self.forward(images)
+        # The head has the precision of its weights, as where it points.
+        losses, entropies, rewards = self._play(images, output, torch.Generator(self.model.device), seeds)
+        part = share(len(losses), len(targets_Q))
+        return {
+            "policy_loss": mean_loss(losses, output.hidden_BTD) * part,
+            "entropy": mean_loss(entropies, output.hidden_BTD) * share(len(entropies), sum(targets_Q)),
+            "reward": mean_loss(rewards, output.hidden_BTD) * part,
+        }
 
     def _play(
         self, rows: Batch, output: ForwardOutput, generator: torch.Generator, seeds: Sequence[int]

@@ -3,8 +3,8 @@
 Role: `SupervisedTrainer` owns the optimiser and what it trains, `BackboneTrainer` a whole model with one loss; `run_training` counts
 updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed and number of the update
 alone, with dropout also on how its rows are divided, so that a killed training that is started again ends with the same bits; several
-processes hold the whole model each, divide the rows of an update, and add up their gradients; the result appears under its final name only
-when it is complete. Non-goals: losses.
+processes divide the rows of an update, and the parameters of a backbone of which all is trained, and add up their gradients; the result
+appears under its final name only when it is complete. Non-goals: losses.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from dart_agent.errors import ConfigError
 from dart_agent.metrics_file import append_metrics
@@ -35,6 +37,8 @@ from dart_train.trainer.schedule import learning_rate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dart_train.model.sharding import ShardedModel
+
 _SETTINGS = "settings.json"
 FLOAT32 = "float32"
 _FREE = (
@@ -45,50 +49,69 @@ _FREE = (
 Row = TypeVar("Row")
 Progress = Callable[[Mapping[str, Any]], None]
 KEPT_STATES = 2
+ALONE = Ranks()
 
 
-class SupervisedTrainer(ABC):
+class SupervisedTrainer(ABC, Generic[Row]):
     """Modules with their optimiser.
 
     Args:
         config: The configuration.
         modules: What is trained, by a name that its parameters get in checkpoints; what needs no gradient is left out.
         undecayed: Parameters without weight decay.
+        ranks: The processes that train together; all of them take the whole parameters of the first one.
+        shards: Runs the passes of a backbone that is divided among the processes; None: each has the whole one.
     """
 
-    def __init__(self, config: SupervisedConfig, modules: Mapping[str, Any], undecayed: tuple[Any, ...] = ()) -> None:
+    compute: ComputeDevice
+
+    def __init__(
+        self,
+        config: SupervisedConfig,
+        modules: Mapping[str, Any],
+        undecayed: tuple[Any, ...] = (),
+        *,
+        ranks: Ranks,
+        shards: ShardedModel | None,
+    ) -> None:
         import torch
 
-        self._settings, self._modules, self._ranks = config, modules, Ranks()
-        plain = [parameter for parameter in self.trained().values() if all(parameter is not one for one in undecayed)]
+        from dart_train.model.sharding import split_shards
+
+        self._settings, self._modules, self._ranks, self._shards = config, modules, ranks, shards
+        decayed = [parameter for parameter in self.trained().values() if all(parameter is not one for one in undecayed)]
         settings = config.optimizer
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": plain, "weight_decay": settings.weight_decay},
+                *({"params": part, "weight_decay": settings.weight_decay} for part in split_shards(decayed)),
                 {"params": list(undecayed), "weight_decay": 0.0},
             ],
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
         )
-
-    def join(self, ranks: Ranks) -> None:
-        """Train together with other processes from now on; all of them take the parameters of the first one.
-
-        Args:
-            ranks: The processes; each has made the same trainer.
-        """
-        self._ranks = ranks
-        share_parameters(list(self.trained().values()), ranks)
+        share_parameters(split_shards(self.trained().values())[1], ranks)
 
     @abstractmethod
-    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
-        """Compute the losses of this process's part of an update's batch, one forward pass after the other.
+    def rows(self, number: int) -> list[Row]:
+        """Choose what an update learns from.
 
         Args:
             number: Number of the update.
 
-        Yields:
-            Scalars by name, for each pass; their sums over all passes of all processes are the losses of the batch.
+        Returns:
+            Its rows, the same in every process.
+        """
+
+    @abstractmethod
+    def losses(self, rows: list[Row], batch: list[Row]) -> dict[str, Tensor]:
+        """Compute the losses of a forward pass.
+
+        Args:
+            rows: The rows of the pass, at least one.
+            batch: All rows of the update.
+
+        Returns:
+            Scalars by name; their sums over the passes of all processes are the losses of the batch.
         """
 
     @abstractmethod
@@ -103,12 +126,22 @@ class SupervisedTrainer(ABC):
         """
 
     @abstractmethod
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write the model.
 
         Args:
             directory: An empty directory.
+            weights: The backbone's weights by name, where this process has shards of them; None: it has them.
         """
+
+    def whole_weights(self) -> Mapping[str, Tensor] | None:
+        """Collect the weights that `save` needs in the first process; every process calls this."""
+        return None if self._shards is None else self._shards.whole_weights()
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The precision of a forward pass; shards have one of their own."""
+        found: AbstractContextManager[object] = self.compute.autocast() if self._shards is None else nullcontext()
+        return found
 
     def trained(self) -> dict[str, Any]:
         """The parameters that are trained, by name."""
@@ -119,18 +152,23 @@ class SupervisedTrainer(ABC):
             if parameter.requires_grad
         }
 
-    def passes(self, rows: list[Row]) -> Iterator[list[Row]]:
+    def passes(self, batch: Sequence[Row]) -> list[tuple[list[Row], float]]:
         """Divide the rows of an update into those of this process's forward passes.
 
         Args:
-            rows: The rows, the same in every process.
+            batch: The rows, the same in every process.
 
-        Yields:
-            At most `rows_per_pass` of them at a time, in order; without that number, this process's part of all rows.
+        Returns:
+            At most `rows_per_pass` of them at a time, in order, or this process's part of all without that number; and what the losses of
+            each pass count. Processes that share a backbone have equally many passes, so that the last one may count 0.
         """
-        size = self._settings.rows_per_pass or max(1, -(-len(rows) // self._ranks.size))
-        for start in range(size * self._ranks.rank, len(rows), size * self._ranks.size):
-            yield rows[start : start + size]
+        size = self._settings.rows_per_pass or max(1, -(-len(batch) // self._ranks.size))
+        step = size * self._ranks.size
+        own = [list(batch[start : start + size]) for start in range(size * self._ranks.rank, len(batch), step)]
+        counted = [(rows, 1.0) for rows in own]
+        if self._shards is not None and len(own) < -(-len(batch) // step):
+            counted.append((list(batch[:1]), 0.0))
+        return counted
 
     def update(self, number: int) -> dict[str, float]:
         """Do one update.
@@ -143,19 +181,26 @@ class SupervisedTrainer(ABC):
         """
         import torch
 
+        from dart_train.model.sharding import clip_gradients, split_shards
+
         config, found = self._settings, defaultdict[str, float](float)
+        averaged_over = 1 if self._shards is None else self._ranks.size
+        trained = list(self.trained().values())
+        batch = self.rows(number)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(config.optimizer, number, config.updates)
         with torch.random.fork_rng():
             torch.manual_seed(config.seed * 1_000_003 + number + self._ranks.rank * 1_000_000_007)
             self.optimizer.zero_grad(set_to_none=True)
-            for losses in self.losses(number):
-                self.total(losses).backward()  # type: ignore[no-untyped-call]
+            for rows, counts in self.passes(batch):
+                compute = partial(self.losses, rows, batch)
+                losses = compute() if self._shards is None else self._shards(compute)
+                (self.total(losses) * (counts * averaged_over)).backward()  # type: ignore[no-untyped-call]
                 for name, value in losses.items():
-                    found[name] += float(value.detach())
-        sum_gradients(list(self.trained().values()), self._ranks)
-        zero_missing_gradients(self.trained().values())
-        torch.nn.utils.clip_grad_norm_(self.trained().values(), config.optimizer.grad_clip)
+                    found[name] += float(value.detach()) * counts
+        sum_gradients(split_shards(trained)[1], self._ranks, averaged_over)
+        zero_missing_gradients(trained)
+        clip_gradients(trained, config.optimizer.grad_clip)
         self.optimizer.step()
         return self._ranks.total(found)
 
@@ -186,35 +231,42 @@ class SupervisedTrainer(ABC):
             )
 
 
-class BackboneTrainer(SupervisedTrainer):
-    """A whole model of images and text with its optimiser, which has one loss.
+class BackboneTrainer(SupervisedTrainer[Row]):
+    """A whole model of images and text with its optimiser, which has one loss; several processes share it.
 
     Args:
         config: The configuration.
         samples: What is learnt.
         loaded: The model; it is set up for training in place, and put on the device of the configuration.
+        ranks: The processes that train together.
         freeze_vision: Whether the vision tower stays as it is.
     """
 
     def __init__(
-        self, config: SupervisedConfig, samples: SampleSet, loaded: LoadedModel, *, freeze_vision: bool = False
+        self,
+        config: SupervisedConfig,
+        samples: SampleSet,
+        loaded: LoadedModel,
+        ranks: Ranks = ALONE,
+        *,
+        freeze_vision: bool = False,
     ) -> None:
         self.samples, self.loaded = samples, loaded
         self.compute = ComputeDevice.resolve(config.device, config.dtype)
         loaded.model.requires_grad_(True)
         if freeze_vision:
             loaded.model.model.visual.requires_grad_(False)
-        set_up_backbone(loaded.model, loaded.processor, config, self.compute)
-        super().__init__(config, {"backbone": loaded.model})
+        shards = set_up_backbone(loaded.model, loaded.processor, config, self.compute, sharded=ranks.size > 1)
+        super().__init__(config, {"backbone": loaded.model}, ranks=ranks, shards=shards)
 
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
         """The one loss."""
         (loss,) = losses.values()
         return loss
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write the model; see `SupervisedTrainer.save`."""
-        self.loaded.save(directory)
+        self.loaded.save(directory, weights)
 
 
 def _check_settings(config: SupervisedConfig, kind: str, *, resumes: bool) -> None:
@@ -241,11 +293,11 @@ def _check_settings(config: SupervisedConfig, kind: str, *, resumes: bool) -> No
     partial.replace(file)
 
 
-Trainer = TypeVar("Trainer", bound=SupervisedTrainer)
+Trainer = TypeVar("Trainer", bound=SupervisedTrainer[Any])
 
 
 def run_training(
-    make_trainer: Callable[[SampleSet], Trainer],
+    make_trainer: Callable[[SampleSet, Ranks], Trainer],
     config: SupervisedConfig,
     kind: str,
     on_progress: Progress | None,
@@ -255,7 +307,7 @@ def run_training(
     """Train, go on from the newest checkpoint, and write the result.
 
     Args:
-        make_trainer: Loads the model and makes the trainer of the configuration's samples.
+        make_trainer: Loads the model and makes the trainer of the configuration's samples in these processes.
         config: The configuration.
         kind: Kind of the metric lines.
         on_progress: Called with every metric line.
@@ -271,14 +323,13 @@ def run_training(
     """
     import torch
 
-    ranks = ranks or Ranks()
+    ranks = ranks or ALONE
     if config.out_dir.exists():
         raise FileExistsError(f"{config.out_dir} exists already: remove it to train again")
     samples = SampleSet(config.samples)
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)  # adapters begin with random weights
-    trainer = make_trainer(samples)
-    trainer.join(ranks)
+    trainer = make_trainer(samples, ranks)
     store = CheckpointStore(config.checkpoints, KEPT_STATES, ranks)
     latest = store.latest()
     if ranks.first:
@@ -310,7 +361,8 @@ def run_training(
                     tensors=trainer.tensors(),
                 )
             )
+    weights = trainer.whole_weights()
     if ranks.first:
-        write_directory_atomically(config.out_dir, trainer.save)
+        write_directory_atomically(config.out_dir, lambda directory: trainer.save(directory, weights))
     ranks.gather(None)
     return trainer

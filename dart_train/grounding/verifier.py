@@ -10,7 +10,7 @@ Non-goals: the loop (`dart_train.grounding.supervised`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -27,13 +27,15 @@ from dart_server.wire import Clock
 from dart_train.grounding.batches import SampleSet
 from dart_train.grounding.config import VerifierConfig
 from dart_train.grounding.losses import judgement_loss, share
-from dart_train.grounding.supervised import BackboneTrainer, Progress, run_training
+from dart_train.grounding.supervised import ALONE, BackboneTrainer, Progress, run_training
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Crop = tuple[RgbImage, Question]
+"""A marked crop, uint8 [H, W, 3], and what is asked about it."""
 NEAREST = 3
 """A hard negative is one of so many nearest elements."""
 TRIES = 50
@@ -131,39 +133,36 @@ def train_verifier(
         FileExistsError: `out_dir` exists already.
     """
 
-    def trainer_of(samples: SampleSet) -> VerifierTrainer:
-        return VerifierTrainer(config, samples, load_model(config.start_model))
+    def trainer_of(samples: SampleSet, ranks: Ranks) -> VerifierTrainer:
+        return VerifierTrainer(config, samples, load_model(config.start_model), ranks)
 
     run_training(trainer_of, config, "verifier", on_progress, clock, ranks)
 
 
-class VerifierTrainer(BackboneTrainer):
+class VerifierTrainer(BackboneTrainer[Crop]):
     """A verifier with its optimiser.
 
     Args:
         config: The configuration.
         samples: Samples with targets; refusals are left out.
         loaded: The model; it is set up for training in place.
+        ranks: The processes that train together.
     """
 
-    def __init__(self, config: VerifierConfig, samples: SampleSet, loaded: LoadedModel) -> None:
-        super().__init__(config, samples, loaded, freeze_vision=config.freeze_vision)
+    def __init__(self, config: VerifierConfig, samples: SampleSet, loaded: LoadedModel, ranks: Ranks = ALONE) -> None:
+        super().__init__(config, samples, loaded, ranks, freeze_vision=config.freeze_vision)
         self._config = config
         self._packer = QuestionPacker(Verifier(loaded.model, loaded.processor, marking=config.marking))
 
-    def losses(self, number: int) -> Iterator[dict[str, Tensor]]:
+    def losses(self, rows: list[Crop], batch: list[Crop]) -> dict[str, Tensor]:
         """The loss of the judgements; see `SupervisedTrainer.losses`."""
-        crops = self._crops(number)
-        for rows in self.passes(crops):
-            packed = self._packer.pack([crop for crop, _ in rows], [[question] for _, question in rows])
-            with self.compute.autocast():
-                hidden_BTD = run_backbone(self.loaded.model, packed)
-                loss = judgement_loss(self.loaded.model, hidden_BTD, packed)
-            yield {"judgement_loss": loss * share(len(rows), len(crops))}
-        if not crops:
-            yield {"judgement_loss": 0.0 * self.loaded.model.lm_head.weight.sum()}
+        packed = self._packer.pack([crop for crop, _ in rows], [[question] for _, question in rows])
+        with self.precision():
+            hidden_BTD = run_backbone(self.loaded.model, packed)
+            loss = judgement_loss(self.loaded.model, hidden_BTD, packed)
+        return {"judgement_loss": loss * share(len(rows), len(batch))}
 
-    def _crops(self, number: int) -> list[tuple[RgbImage, Question]]:
+    def rows(self, number: int) -> list[Crop]:
         """The marked crops of an update, a right and a wrong point of each sample, and what is asked about them."""
         config = self._config
         random = Random(f"{config.seed}/points/{number}")
@@ -181,7 +180,7 @@ class VerifierTrainer(BackboneTrainer):
                     found.append((marked_crop(image, point, config.marking), question))
         return found
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write the model with its marking; see `SupervisedTrainer.save`."""
         setattr(self.loaded.model.config, SETTINGS_KEY, {**asdict(self._config.marking), "system": ""})
-        super().save(directory)
+        super().save(directory, weights)

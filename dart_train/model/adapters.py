@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,13 +108,14 @@ class AdaptedModel(LoadedModel):
         with self.peft.disable_adapter():
             yield self.model
 
-    def save(self, out_dir: Path) -> None:
+    def save(self, out_dir: Path, weights: Mapping[str, Any] | None = None) -> None:
         """Write a complete model with the adapter merged into its weights, and the adapter itself in the folder `adapter`.
 
         Args:
             out_dir: The directory.
+            weights: The merged weights; None: `merged_state`.
         """
-        self.model.save_pretrained(out_dir, state_dict=self.merged_state())
+        self.model.save_pretrained(out_dir, state_dict=self.merged_state() if weights is None else weights)
         self.processor.save_pretrained(out_dir)
         self.save_adapter(out_dir / ADAPTER_FOLDER)
 

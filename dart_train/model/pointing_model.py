@@ -7,7 +7,7 @@ Non-goals: log-probs (`dart_train.model.point_scores`), making a head (`dart_tra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,14 @@ class PointingModel(LoadedModel):
         for name, parameter in self.head.named_parameters():
             yield HEAD_PREFIX + name, parameter
 
-    def save(self, out_dir: Path) -> None:
+    def save(self, out_dir: Path, weights: Mapping[str, Any] | None = None) -> None:
         """Write weights, head, configuration and processor, loadable by `load_pointing_model`.
 
         Args:
             out_dir: The directory.
+            weights: See `LoadedModel.save`; those of the backbone.
         """
-        self.grounding.save(out_dir)
+        self.grounding.save(out_dir, weights)
 
 
 def load_pointing_model(name_or_path: str | Path, device: str = "cpu") -> PointingModel:

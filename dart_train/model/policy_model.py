@@ -8,7 +8,7 @@ Axes: see `dart_train.types`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,13 +50,14 @@ class LoadedModel:
         """All parameters by name."""
         yield from self.model.named_parameters()
 
-    def save(self, out_dir: Path) -> None:
+    def save(self, out_dir: Path, weights: Mapping[str, Any] | None = None) -> None:
         """Write weights, configuration and processor, loadable by `load_model` and by vLLM.
 
         Args:
             out_dir: The directory.
+            weights: Weights of `model` by name, where it holds only shards of them; None: those that it holds.
         """
-        self.model.save_pretrained(out_dir)
+        self.model.save_pretrained(out_dir, state_dict=weights)
         self.processor.save_pretrained(out_dir)
 
 

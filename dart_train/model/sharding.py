@@ -1,36 +1,116 @@
 """Parameters, gradients and optimiser state divided among processes (FSDP2).
 
-Role: `shard` divides a `PolicyScorer`, layer by layer. Rule: the parameters that are stored and updated keep their data type; bfloat16 is
-only what layers compute in. Gradients are averaged over the processes, so that a loss is multiplied by their number before `backward`.
-Every process must run the vision tower as often as the others: `PolicyScorer.always_vision` is set. Non-goals: tensor parallelism.
+Role: `ShardedModel` divides a model, layer by layer, and runs what uses it; `clip_gradients` bounds gradients of which some are shards.
+Rule: the parameters that are stored and updated keep their data type; bfloat16 is only what layers compute in. Gradients are averaged over
+the processes, so that a loss is multiplied by their number before `backward`. Every process runs its layers in the same order and equally
+often, also those of the vision tower. Non-goals: tensor parallelism, modules that every process holds whole
+(`dart_train.trainer.replicas`).
 """
 
 from __future__ import annotations
 
-from dart_train.model.policy_scorer import PolicyScorer
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+T = TypeVar("T")
 
 
-def shard(scorer: PolicyScorer, device: str, bfloat16: bool) -> None:
-    """Shard the parameters of a scorer over all processes, in place.
+class ShardedModel(nn.Module):
+    """A model whose parameters are divided over all processes, in place.
 
     Args:
-        scorer: The scorer, on the CPU or on the GPU of this process.
+        model: A transformers model of the Qwen-VL families, on the CPU or on the GPU of this process.
         device: cpu or cuda.
         bfloat16: Whether layers compute in bfloat16.
     """
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh(device, (dist.get_world_size(),))
-    precision = (
-        MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        if bfloat16
-        else MixedPrecisionPolicy()
-    )
-    backbone = scorer.model.model
-    for layer in (*backbone.visual.blocks, *backbone.language_model.layers):
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    fully_shard(scorer, mesh=mesh, mp_policy=precision)
-    scorer.always_vision = True
+    def __init__(self, model: Any, device: str, bfloat16: bool) -> None:
+        import torch.distributed as dist
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        super().__init__()
+        self.model = model
+        mesh = init_device_mesh(device, (dist.get_world_size(),))
+        precision = (
+            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            if bfloat16
+            else MixedPrecisionPolicy()
+        )
+        backbone = model.model
+        for layer in (*backbone.visual.blocks, *backbone.language_model.layers):
+            fully_shard(layer, mesh=mesh, mp_policy=precision)
+        fully_shard(self, mesh=mesh, mp_policy=precision)
+
+    def forward(self, compute: Callable[[], T]) -> T:
+        """Run what uses the model: the parameters outside its layers are whole meanwhile.
+
+        Args:
+            compute: Uses the model; every part of it that needs these parameters is in one call.
+
+        Returns:
+            What it returns: tensors in tuples, lists or dictionaries, so that FSDP finds those that need a gradient.
+        """
+        return compute()
+
+    def whole_weights(self) -> dict[str, Tensor]:
+        """Collect the model's weights on the CPU of the first process; every process calls this.
+
+        Returns:
+            The weights by name; empty in the other processes.
+        """
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        found: dict[str, Any] = get_model_state_dict(self.model, options=options)
+        return found
+
+
+def split_shards(parameters: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Tell parameters of which this process has a part from those that it has whole.
+
+    Args:
+        parameters: The parameters.
+
+    Returns:
+        Shards, and whole parameters, each in order. Operations on lists of tensors take one kind at a time.
+    """
+    shards: list[Any] = []
+    whole: list[Any] = []
+    for parameter in parameters:
+        (shards if isinstance(parameter, DTensor) else whole).append(parameter)
+    return shards, whole
+
+
+def clip_gradients(parameters: Iterable[Any], limit: float) -> Tensor:
+    """Bound the norm of all gradients together; every process calls this.
+
+    Args:
+        parameters: What has gradients; some may be shards, and the others have the same gradient in every process.
+        limit: The greatest norm.
+
+    Returns:
+        The norm before that; a scalar.
+    """
+    shards, whole = split_shards(parameters)
+    if not shards:
+        return nn.utils.clip_grad_norm_(whole, limit)
+    norm = _norm(shards)
+    if whole:
+        norm = torch.linalg.vector_norm(torch.stack([norm, _norm(whole).to(norm)]))
+    factor = float(torch.clamp(limit / (norm + 1e-6), max=1.0))  # that of torch.nn.utils.clip_grad_norm_
+    for parameter in (*shards, *whole):
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+    return norm
+
+
+def _norm(parameters: Iterable[Any]) -> Tensor:
+    """The norm of their gradients over all processes."""
+    found = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norm: Tensor = found.full_tensor() if isinstance(found, DTensor) else found
+    return norm

@@ -1,4 +1,4 @@
-"""What several processes that each hold the whole of a policy do, in the place of shards.
+"""What several processes do with parameters that each of them holds whole, in the place of shards.
 
 Role: `share_parameters` gives all of them the same start, `sum_gradients` the same gradient. Rule: every process makes the same calls with
 the same parameters in the same order. Non-goals: shards (`dart_train.model.sharding`).
@@ -29,12 +29,13 @@ def share_parameters(parameters: Sequence[Any], ranks: Ranks) -> None:
             dist.broadcast(parameter.data, src=0)
 
 
-def sum_gradients(parameters: Sequence[Any], ranks: Ranks) -> None:
+def sum_gradients(parameters: Sequence[Any], ranks: Ranks, averaged_over: int = 1) -> None:
     """Replace gradients by their sums over the processes; one that some of them lack is 0 there, and one that all lack stays away.
 
     Args:
         parameters: What is trained, of one data type and on one device.
         ranks: The processes.
+        averaged_over: What the sums are divided by: losses were multiplied by it for the sake of shards.
     """
     if ranks.size == 1 or not parameters:
         return
@@ -48,6 +49,7 @@ def sum_gradients(parameters: Sequence[Any], ranks: Ranks) -> None:
     for bucket in _buckets(found):
         flat = torch.cat([(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in bucket])
         dist.all_reduce(flat)
+        flat /= averaged_over
         for parameter, total in zip(bucket, torch.split(flat, [each.numel() for each in bucket]), strict=True):
             parameter.grad = total.view_as(parameter)
 

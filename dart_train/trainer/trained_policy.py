@@ -1,19 +1,22 @@
 """The policy that is trained: parameters, optimiser, forward passes, and what of them is saved.
 
-Role: `TrainedPolicy` owns the model on this process's device, sharded where several processes train all of its weights. Rule: what is not
-trained is never saved in a checkpoint and never copied; nothing here knows batches, advantages or losses. Non-goals: the train step
-(`dart_train.trainer.trainer`).
+Role: `TrainedPolicy` owns the model on this process's device, sharded where several processes train all of its weights; an action head is
+whole in each of them. Rule: what is not trained is never saved in a checkpoint and never copied; nothing here knows batches, advantages or
+losses. Non-goals: the train step (`dart_train.trainer.trainer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from contextlib import ExitStack
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dart_agent.data_client.image_store import ImageReader
 from dart_agent.errors import ConfigError
+from dart_agent.types import PointedTarget
 from dart_train.model.device import ComputeDevice
 from dart_train.model.pointing_model import PointingModel
 from dart_train.model.policy_model import ModelLoader, load_model
@@ -25,11 +28,14 @@ from dart_train.trainer.optimizer_state import train_state, zero_missing_gradien
 from dart_train.trainer.policy import PolicyWriter, Reference, load_policy, open_reference
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.replicas import share_parameters, sum_gradients
+from dart_train.types import PointedImage
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dart_train.types import TrainBatch
+
+_BLANK_POINT = PointedImage(np.zeros((64, 64, 3), np.uint8), (PointedTarget("", 0, 0, 0.0, (0.0, 0.0)),), 1.0)
 
 
 class TrainedPolicy:
@@ -49,12 +55,12 @@ class TrainedPolicy:
 
         from dart_train.model.fast_vision import optimize_vision
         from dart_train.model.policy_scorer import PolicyScorer
-        from dart_train.model.sharding import shard
+        from dart_train.model.sharding import ShardedModel, split_shards
         from dart_train.model.training_mode import cast_frozen, set_up_training
 
         self.config, self.ranks = config, ranks
-        # Of an adapter little is trained, and a head sees what the backbone computes: each process has the whole of such a policy.
-        self._sharded = ranks.size > 1 and config.lora is None and not config.pointer
+        # Of an adapter little is trained: each process has the whole model.
+        self._sharded = ranks.size > 1 and config.lora is None
         self.compute = ComputeDevice.resolve(config.device, config.dtype)
         bfloat16 = self.compute.bfloat16
         # Shards go to their device layer by layer: no GPU ever holds a whole model of several ranks.
@@ -63,6 +69,7 @@ class TrainedPolicy:
         set_up_training(self.loaded.model, config.gradient_checkpointing, config.freeze_vision)
         if isinstance(self.loaded, PointingModel):
             set_up_training(self.loaded.head)
+            self.loaded.head.to(self.compute.device)
         if bfloat16:
             cast_frozen(self.loaded.model, torch.bfloat16)
         self.scorer = PolicyScorer(self.loaded.model)
@@ -73,15 +80,17 @@ class TrainedPolicy:
             self._open_reference = open_reference(config, self.loaded, loads_on, bfloat16=bfloat16, load=load)
             with self._open_reference() as model:
                 self._reference = self.scorer if model is self.loaded.model else PolicyScorer(model)
+        self._shards: dict[PolicyScorer, ShardedModel] = {}
         for scorer in {id(each): each for each in (self.scorer, self._reference)}.values():
             optimize_vision(scorer.model)
             if self._sharded:
-                shard(scorer, self.compute.device, bfloat16)
-        if not self._sharded:
-            share_parameters(list(self.trained().values()), ranks)
+                self._shards[scorer] = ShardedModel(scorer.model, self.compute.device, bfloat16)
+                scorer.always_vision = True
+        shards, whole = split_shards(self.trained().values())
+        share_parameters(whole, ranks)
         optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.trained().values(),
+            [{"params": part} for part in (shards, whole) if part],
             lr=optimizer.learning_rate,
             betas=(optimizer.beta1, optimizer.beta2),
             weight_decay=optimizer.weight_decay,
@@ -128,36 +137,38 @@ class TrainedPolicy:
         import torch
 
         tokens = to_device(batch.tokens, self.compute.device)
+        scorer = self._reference if reference else self.scorer
+
+        def compute() -> tuple[Tensor, Tensor]:
+            with self._precision():
+                logprobs_M, entropy_M = scorer(tokens)
+            mask_BR = batch.response_mask_BR.to(logprobs_M.device)
+            empty_BR = torch.zeros(mask_BR.shape, dtype=logprobs_M.dtype, device=mask_BR.device)
+            found = empty_BR.masked_scatter(mask_BR, logprobs_M), empty_BR.masked_scatter(mask_BR, entropy_M)
+            if batch.pointed:
+                return self._with_targets(batch, *found)
+            if self._sharded and self.config.pointer:
+                return found[0] + 0.0 * self._blank_point(), found[1]
+            return found
+
         with ExitStack() as stack:
-            if not self._sharded:  # shards have a precision of their own
-                stack.enter_context(self.compute.autocast())
             if reference:
                 assert self._open_reference is not None
                 stack.enter_context(self._open_reference())
                 stack.enter_context(torch.no_grad())
-            logprobs_M, entropy_M = (self._reference if reference else self.scorer)(tokens)
-        mask_BR = batch.response_mask_BR.to(logprobs_M.device)
-        empty_BR = torch.zeros(mask_BR.shape, dtype=logprobs_M.dtype, device=mask_BR.device)
-        logprobs_BR, entropy_BR = (
-            empty_BR.masked_scatter(mask_BR, logprobs_M),
-            empty_BR.masked_scatter(mask_BR, entropy_M),
-        )
-        return self._with_targets(batch, logprobs_BR, entropy_BR) if batch.pointed else (logprobs_BR, entropy_BR)
+            scores: tuple[Tensor, Tensor] = self._shards[scorer](compute) if self._sharded else compute()
+        return scores
+
+    def _precision(self) -> AbstractContextManager[object]:
+        """The precision of a forward pass; shards have one of their own."""
+        precision: AbstractContextManager[object] = nullcontext() if self._sharded else self.compute.autocast()
+        return precision
 
     def _with_targets(self, batch: TrainBatch, logprobs_BR: Tensor, entropy_BR: Tensor) -> tuple[Tensor, Tensor]:
         """Put what the head says of its targets behind the tokens of their rows."""
         import torch
 
-        from dart_train.model.point_scores import point_logprobs
-
-        assert isinstance(self.loaded, PointingModel), "rows have targets only where the policy has a head"
-        images = [image for _, image in batch.pointed]
-        found_NT, entropies_NT, mask_NT = point_logprobs(
-            self.loaded.grounding,
-            images,
-            self.compute.autocast,
-            entropy_gradient=self.config.loss.entropy_coefficient > 0,
-        )
+        found_NT, entropies_NT, mask_NT = self._point([image for _, image in batch.pointed])
         rows_N = torch.tensor([row for row, _ in batch.pointed], device=mask_NT.device)
         begins_N = batch.response_mask_BR.to(mask_NT.device)[rows_N].sum(-1)
         places, targets = mask_NT.nonzero(as_tuple=True)
@@ -167,20 +178,35 @@ class TrainedPolicy:
             entropy_BR.index_put(indices, entropies_NT[mask_NT].to(entropy_BR)),
         )
 
+    def _point(self, images: Sequence[PointedImage]) -> tuple[Tensor, Tensor, Tensor]:
+        from dart_train.model.point_scores import point_logprobs
+
+        assert isinstance(self.loaded, PointingModel), "rows have targets only where the policy has a head"
+        entropy_gradient = self.config.loss.entropy_coefficient > 0
+        return point_logprobs(self.loaded.grounding, images, self._precision, entropy_gradient=entropy_gradient)
+
+    def _blank_point(self) -> Tensor:
+        """Log-prob of a point on a blank image: processes that share a backbone run its layers equally often."""
+        logprobs_BT, _, _ = self._point([_BLANK_POINT])
+        return logprobs_BT.sum()
+
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of this process's part of a loss; the parts of all processes add up in `clip_gradient`."""
-        averaged_over = self.ranks.size if self._sharded else 1
-        (loss * averaged_over).backward()  # type: ignore[no-untyped-call]
+        (loss * self._averaged_over).backward()  # type: ignore[no-untyped-call]
+
+    @property
+    def _averaged_over(self) -> int:
+        """Over how many processes the gradients of shards are averaged."""
+        return self.ranks.size if self._sharded else 1
 
     def clip_gradient(self) -> Tensor:
         """Clip the gradient of all processes to `grad_clip` and return its norm before that; once for each gradient."""
-        import torch
+        from dart_train.model.sharding import clip_gradients, split_shards
 
-        if not self._sharded:
-            sum_gradients(list(self.trained().values()), self.ranks)
-        norm = torch.nn.utils.clip_grad_norm_(self.trained().values(), self.config.optimizer.grad_clip)
-        whole: Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        return whole
+        trained = list(self.trained().values())
+        _, whole = split_shards(trained)
+        sum_gradients(whole, self.ranks, self._averaged_over)
+        return clip_gradients(trained, self.config.optimizer.grad_clip)
 
     def step(self, learning_rate: float) -> None:
         """Do one step of the optimiser; a parameter that no image and no token reached has the gradient 0, as it has in a shard."""
@@ -244,10 +270,6 @@ class TrainedPolicy:
             if self.ranks.first:
                 self._writer.save(self.loaded, directory)
             return
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights: Mapping[str, Any] = get_model_state_dict(self.loaded.model, options=options)
+        weights = self._shards[self.scorer].whole_weights()
         if self.ranks.first:
-            self.loaded.model.save_pretrained(directory, state_dict=weights)
-            self.loaded.processor.save_pretrained(directory)
+            self.loaded.save(directory, weights)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file, save_file  # noqa: E402
 from test_warmup_processes import in_two_processes  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
 
 from dart_agent.errors import ConfigError  # noqa: E402
 from dart_agent.grounding.head import ActionHead  # noqa: E402
@@ -22,7 +23,7 @@ from dart_train.grounding.batches import SampleSet  # noqa: E402
 from dart_train.grounding.config import VerifierConfig  # noqa: E402
 from dart_train.grounding.fit import GroundingTrainer, load_start_model, train_grounding  # noqa: E402
 from dart_train.grounding.reward import PointRewardTrainer  # noqa: E402
-from dart_train.grounding.supervised import SupervisedTrainer  # noqa: E402
+from dart_train.grounding.supervised import ALONE, SupervisedTrainer  # noqa: E402
 from dart_train.grounding.verifier import VerifierTrainer  # noqa: E402
 from dart_train.model.policy_model import load_model  # noqa: E402
 from dart_train.trainer.ranks import Ranks  # noqa: E402
@@ -30,14 +31,14 @@ from tests.unit.dart_train.test_grounding_training import config  # noqa: E402
 from tests.unit.dart_train.test_point_reward import make_config as reward_config  # noqa: E402
 
 
-def labels_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+def labels_trainer(folder: Path, ranks: Ranks = ALONE, **changes: Any) -> SupervisedTrainer[Any]:
     settings = config(folder, **({"stage": "all", "images_per_update": 3, "dropout": 0.1} | changes))
-    return GroundingTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
+    return GroundingTrainer(settings, SampleSet(settings.samples), load_start_model(settings), ranks)
 
 
-def reward_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+def reward_trainer(folder: Path, ranks: Ranks = ALONE, **changes: Any) -> SupervisedTrainer[Any]:
     settings = reward_config(folder, **({"images_per_update": 3, "entropy_weight": 0.1} | changes))
-    return PointRewardTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
+    return PointRewardTrainer(settings, SampleSet(settings.samples), load_start_model(settings), ranks)
 
 
 def verifier_settings(folder: Path, **changes: Any) -> VerifierConfig:
@@ -47,15 +48,20 @@ def verifier_settings(folder: Path, **changes: Any) -> VerifierConfig:
     )
 
 
-def verifier_trainer(folder: Path, **changes: Any) -> SupervisedTrainer:
+def verifier_trainer(folder: Path, ranks: Ranks = ALONE, **changes: Any) -> SupervisedTrainer[Any]:
     settings = verifier_settings(folder, **changes)
-    return VerifierTrainer(settings, SampleSet(settings.samples), load_model(settings.start_model))
+    return VerifierTrainer(settings, SampleSet(settings.samples), load_model(settings.start_model), ranks)
 
 
-def updated(trainer: SupervisedTrainer) -> tuple[dict[str, float], dict[str, Any]]:
+def updated(trainer: SupervisedTrainer[Any]) -> tuple[dict[str, float], dict[str, Any]]:
     """Losses and gradients of the first update."""
     losses = trainer.update(0)
-    return losses, {name: one.grad.clone() for name, one in trainer.trained().items()}
+    return losses, {name: whole(one.grad).clone() for name, one in trainer.trained().items()}
+
+
+def whole(tensor: Any) -> Any:
+    """A tensor of which this process may have a shard."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def check_same(one: tuple[dict[str, float], dict[str, Any]], other: tuple[dict[str, float], dict[str, Any]]) -> None:
@@ -67,16 +73,16 @@ def check_same(one: tuple[dict[str, float], dict[str, Any]], other: tuple[dict[s
 
 @pytest.mark.parametrize("make", [labels_trainer, reward_trainer, verifier_trainer])
 @pytest.mark.parametrize("rows", [1, 2])
-def test_several_passes_are_one(make: Callable[..., SupervisedTrainer], rows: int, tmp_path: Path) -> None:
+def test_several_passes_are_one(make: Callable[..., SupervisedTrainer[Any]], rows: int, tmp_path: Path) -> None:
     """Refusals are among the samples, so that the passes have different numbers of targets."""
     whole, parts = make(tmp_path), make(tmp_path, rows_per_pass=rows)
-    assert len(list(whole.losses(0))) == 1
-    assert len(list(parts.losses(0))) > 1
+    assert len(whole.passes(whole.rows(0))) == 1
+    assert len(parts.passes(parts.rows(0))) > 1
     check_same(updated(whole), updated(parts))
 
 
 @pytest.mark.parametrize("make", [labels_trainer, verifier_trainer])
-def test_recomputed_activations_are_the_same(make: Callable[..., SupervisedTrainer], tmp_path: Path) -> None:
+def test_recomputed_activations_are_the_same(make: Callable[..., SupervisedTrainer[Any]], tmp_path: Path) -> None:
     found = []
     for recompute in (False, True):
         trainer = make(tmp_path, gradient_checkpointing=recompute)
@@ -88,39 +94,58 @@ def test_recomputed_activations_are_the_same(make: Callable[..., SupervisedTrain
     check_same(*found)
 
 
-MAKERS: dict[str, Callable[..., SupervisedTrainer]] = {
-    "labels": labels_trainer,
-    "reward": reward_trainer,
-    "verifier": verifier_trainer,
+MAKERS: dict[str, tuple[Callable[..., SupervisedTrainer[Any]], dict[str, Any], bool]] = {
+    "labels": (labels_trainer, {"dropout": 0.0}, True),
+    "labels, passes": (labels_trainer, {"dropout": 0.0, "rows_per_pass": 1, "gradient_checkpointing": True}, True),
+    "labels, clipped": (labels_trainer, {"dropout": 0.0, "optimizer": {"grad_clip": 0.01}}, True),
+    "head": (labels_trainer, {"dropout": 0.0, "stage": "head"}, False),
+    "adapter": (labels_trainer, {"dropout": 0.0, "lora": {"rank": 2}}, False),
+    "reward": (reward_trainer, {"stage": "all"}, True),
+    "verifier": (verifier_trainer, {"rows_per_pass": 1}, True),
 }
+"""Trainers, their settings, and whether two processes share the backbone. Three images are an uneven number of passes."""
 
 
 def train_together(folder: Path, ranks: Ranks) -> None:
     """The first update of each training, and a whole training with checkpoints."""
-    for name, make in MAKERS.items():
-        changes = {} if name == "verifier" else {"dropout": 0.0}
-        trainer = make(folder, rows_per_pass=1 if name == "verifier" else None, **changes)
-        trainer.join(ranks)
+    for name, (make, changes, shared) in MAKERS.items():
+        torch.manual_seed(ranks.rank)  # an adapter begins with random weights: those of the first process
+        trainer = make(folder, ranks, **changes)
+        parts = {isinstance(one, DTensor) for key, one in trainer.trained().items() if key.startswith("backbone.")}
+        assert parts == {shared and ranks.size > 1}, name
         found = updated(trainer)
         if ranks.first:
             torch.save(found, folder / f"{name}-{ranks.size}.pt")
-    train_grounding(config(folder, name=f"whole-{ranks.size}", updates=3, checkpoint_every=1), ranks=ranks)
+    for stage in ("head", "all"):
+        settings = config(folder, name=f"{stage}-{ranks.size}", updates=3, checkpoint_every=1, stage=stage)
+        train_grounding(settings, ranks=ranks)
 
 
 def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
     config(tmp_path)  # makes model and samples
-    train_together(tmp_path, Ranks())
+    train_together(tmp_path, ALONE)
     in_two_processes(lambda ranks: train_together(tmp_path, ranks))
     for name in MAKERS:
         check_same(*(torch.load(tmp_path / f"{name}-{size}.pt") for size in (1, 2)))
+    for stage in ("head", "all"):
+        check_whole_trainings(tmp_path, stage)
+
+
+def check_whole_trainings(folder: Path, stage: str) -> None:
     alone, together = (
-        [json.loads(line) for line in (tmp_path / f"whole-{size}.jsonl").read_text().splitlines()] for size in (1, 2)
+        [json.loads(line) for line in (folder / f"{stage}-{size}.jsonl").read_text().splitlines()] for size in (1, 2)
     )
     assert [line["update"] for line in together] == [1, 2, 3], "the first process alone writes"
     for one, other in zip(alone, together, strict=True):
         assert other["pointer_loss"] == pytest.approx(one["pointer_loss"], rel=0.1), "but for dropout"
-    assert load_grounding_model(tmp_path / "whole-2").head is not None
-    again = config(tmp_path, name="alone", updates=4, checkpoints=tmp_path / "whole-2-states")
+    weights = [load_file(folder / f"{stage}-{size}" / "model.safetensors") for size in (1, 2)]
+    assert {name: one.shape for name, one in weights[0].items()} == {
+        name: one.shape for name, one in weights[1].items()
+    }
+    assert load_grounding_model(folder / f"{stage}-2").head is not None
+    states = folder / f"{stage}-2-states"
+    assert {path.name for path in (states / "update00000002").glob("*.distcp")} == {"__0_0.distcp", "__1_0.distcp"}
+    again = config(folder, name=f"{stage}-alone", updates=4, checkpoints=states, stage=stage)
     lines: list[int] = []
     train_grounding(again, lambda line: lines.append(line["update"]))
     assert lines == [3, 4], "another number of processes goes on"

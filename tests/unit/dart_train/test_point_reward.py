@@ -44,7 +44,8 @@ def test_gradient_is_the_policy_gradient_of_the_sampled_points(tmp_path: Path) -
     """The loss is -mean(A log p) of the points that its seed draws, recomputed here."""
     settings = make_config(tmp_path, images_per_update=1, questions_per_image=2, group=4, advantage="no_std")
     trainer = PointRewardTrainer(settings, SampleSet(settings.samples), load_start_model(settings))
-    (losses,) = trainer.losses(0)
+    rows = trainer.rows(0)
+    losses = trainer.losses(rows, rows)
     batch = trainer.batch(0)
     _, output = trainer.forward(batch)
     generator = torch.Generator().manual_seed(0)

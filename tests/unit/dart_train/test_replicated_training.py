@@ -1,4 +1,4 @@
-"""Two processes that each hold a whole policy (an adapter, or an action head) train what one process trains."""
+"""Two processes that each hold an adapted policy, or share a backbone and each hold its action head, train what one process trains."""
 
 from __future__ import annotations
 
@@ -91,4 +91,6 @@ def test_two_processes_train_the_action_head_that_one_trains(root: Path, monkeyp
     train(alone, made, Ranks())
     train_in_two_processes(together, made)
     check_same(alone, together, 1, start)
+    saved = {path.name for path in (together.checkpoints / "update00000001").glob("*.distcp")}
+    assert saved == {"__0_0.distcp", "__1_0.distcp"}, "the backbone is sharded"
     assert any("pointer_head" in name for name in changed(published(together, 1), start)["found"])
