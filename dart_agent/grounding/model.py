@@ -156,7 +156,7 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu", *, bfloa
     """
     directory = resolve_checkpoint(name_or_path)
     config = check_head(directory)
-    weights = _head_weights(directory)
+    weights = head_weights(directory)
     patch_torch_extras()
     import torch
     from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
@@ -171,7 +171,7 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu", *, bfloa
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype)
         processor = AutoProcessor.from_pretrained(directory)
         head = ActionHead(backbone.config.text_config.hidden_size, int(settings.get("offset_parts", 1)))
-        head.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+        head.load_state_dict(weights)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"cannot load a model with an action head from {name_or_path}: {error}") from error
     return GroundingModel(backbone.to(device).eval(), processor, head.to(device).eval(), str(settings["system"]))
@@ -249,7 +249,18 @@ def _resize(backbone: Any, tokenizer: Any) -> None:
             embedding.weight[new] = embedding.weight[:known].mean(dim=0)
 
 
-def _head_weights(directory: Path) -> dict[str, Tensor]:
+def head_weights(directory: Path) -> dict[str, Tensor]:
+    """Read the weights of the head of a saved model.
+
+    Args:
+        directory: The directory.
+
+    Returns:
+        Its weights in float32, by the names that they have in it.
+
+    Raises:
+        ConfigError: The files hold no head.
+    """
     from safetensors import safe_open
 
     index = directory / _INDEX
@@ -263,7 +274,7 @@ def _head_weights(directory: Path) -> dict[str, Tensor]:
         with safe_open(directory / name, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - the handle is no mapping
                 if key.startswith(HEAD_PREFIX):
-                    found[key.removeprefix(HEAD_PREFIX)] = file.get_tensor(key)
+                    found[key.removeprefix(HEAD_PREFIX)] = file.get_tensor(key).float()
     if not found:
         raise ConfigError(
             f"the weights in {directory} have no action head ({HEAD_PREFIX}*): the checkpoint is incomplete"

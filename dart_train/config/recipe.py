@@ -148,7 +148,7 @@ class Recipe(StrictModel):
             return self
         train = self.train
         fixes = {
-            "leave train.lora_rank out": train.lora_rank is not None,
+            'set inference.publish = "model"': self.inference.publish == "adapter",
             "set train.kl_coefficient = 0": train.kl_coefficient > 0,
             'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"': own_engine
             and self.update_mode is UpdateMode.GLOBAL,
@@ -157,7 +157,8 @@ class Recipe(StrictModel):
         needed = [fix for fix, wrong in fixes.items() if wrong]
         if needed:
             raise ValueError(
-                f"model.pointer trains all weights, and no reference and no baseline describes targets: {', '.join(needed)}"
+                "model.pointer trains a head, which an adapter alone does not hold, and no reference and no baseline describes targets: "
+                + ", ".join(needed)
             )
         return self
 

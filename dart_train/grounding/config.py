@@ -18,6 +18,8 @@ from dart_train.objectives.advantages import AdvantageName
 from dart_train.trainer.config import OptimizerSettings
 
 Stage = Literal["head", "all"]
+OFFSET_PARTS = 4
+"""Parts per side of a cell, of a new head."""
 LEARNING_RATE = 1e-4
 """GUI-Actor's rate of its first stage, and that of adapters."""
 WHOLE_MODEL_LEARNING_RATE = 5e-6
@@ -119,7 +121,7 @@ class HeadConfig(SupervisedConfig):
 
     stage: Stage = "head"
     lora: LoraSettings | None = None
-    offset_parts: int = Field(default=4, ge=1, le=16)
+    offset_parts: int = Field(default=OFFSET_PARTS, ge=1, le=16)
     dropout: float = Field(default=0.1, ge=0, lt=1)
     system: str = ""
 

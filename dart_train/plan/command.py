@@ -112,7 +112,7 @@ def _print(
     problems: list[str],
 ) -> None:
     console.print(
-        f"{_parameters(size.parameters.total)} parameters ({size.source}). A screenshot has {size.image_tokens} tokens, "
+        f"{_parameters(size.parameters.total + size.head)} parameters ({size.source}). A screenshot has {size.image_tokens} tokens, "
         f"the longest prompt has {size.images} screenshots.",
         soft_wrap=True,
     )
@@ -149,6 +149,7 @@ def _print(
     table = _table(f"Disk after {recipe.train.updates} updates", "what", "GiB")
     table.add_row("checkpoints of the trainer", f"{disk.checkpoints / GIB:.1f}")
     table.add_row("published versions", f"{disk.versions / GIB:.1f}")
+    table.add_row("a checkpoint or a version while it is written", f"{disk.being_written / GIB:.1f}")
     table.add_row(f"screenshots of {disk.steps:,.0f} steps (estimate)", f"{disk.images / GIB:.1f}")
     console.print(table)
     table = _table("Time of training (estimate, simulated)", "what", "")

@@ -16,7 +16,6 @@ from dart_train.plan.policy_size import PolicySize
 from dart_train.simulation.command import scenario_of
 from dart_train.simulation.outcome import simulate
 from dart_train.simulation.planning import bottleneck
-from dart_train.trainer.config import TrainerConfig
 
 SIMULATED_HOURS = 2.0
 
@@ -30,12 +29,15 @@ class DiskForecast:
         versions: The published versions that are kept.
         images: Screenshots of all trajectories.
         steps: Stored steps of all trajectories.
+        being_written: What is there for a while beside these: a checkpoint before the oldest one goes, or a version in float32 before it is
+            rounded.
     """
 
     checkpoints: int
     versions: int
     images: int
     steps: float
+    being_written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +110,19 @@ def forecast_disk(recipe: Recipe, size: PolicySize, time: TimeForecast, assumed:
     Returns:
         The bytes.
     """
-    kept = TrainerConfig.model_fields
-    versions = kept["keep_weights"].default + (recipe.eval.keep_best if recipe.eval.during_training else 0)
+    train = recipe.train
+    versions = train.keep_versions + (recipe.eval.keep_best if recipe.eval.during_training else 0)
+    checkpoint = 3 * FLOAT32 * trained_parameters(recipe, size)
+    whole = recipe.inference.publish == "model" and recipe.inference.transfer_dtype == "bfloat16"
+    staged = FLOAT32 * (size.parameters.total + size.head) if whole and train.lora_rank is None else 0
     steps = time.actions_per_min * 60 * time.hours if time.hours != float("inf") else 0.0
     pixels = size.image_tokens * _pixels_per_token(size)
     return DiskForecast(
-        checkpoints=kept["keep_checkpoints"].default * 3 * FLOAT32 * trained_parameters(recipe, size),
+        checkpoints=train.keep_checkpoints * checkpoint,
         versions=versions * version_bytes(recipe, size),
         images=int(steps * pixels * assumed.image_bytes_per_pixel),
         steps=steps,
+        being_written=max(checkpoint, staged),
     )
 
 

@@ -152,5 +152,6 @@ def version_bytes(recipe: Recipe, size: PolicySize) -> int:
     Returns:
         Bytes.
     """
-    published = trained_parameters(recipe, size) if recipe.inference.publish == "adapter" else size.parameters.total
+    adapter = recipe.inference.publish == "adapter"
+    published = trained_parameters(recipe, size) if adapter else size.parameters.total + size.head
     return published * (BFLOAT16 if recipe.inference.transfer_dtype == "bfloat16" else FLOAT32)

@@ -72,7 +72,7 @@ class EngineMemory:
 
 
 def trained_parameters(recipe: Recipe, size: PolicySize) -> int:
-    """Count what is trained: an adapter, the language model, or everything.
+    """Count what is trained: an adapter, the language model, or everything; and an action head.
 
     Args:
         recipe: The recipe.
@@ -83,8 +83,8 @@ def trained_parameters(recipe: Recipe, size: PolicySize) -> int:
     """
     rank = recipe.train.lora_rank
     if rank is not None:
-        return sum(rank * (rows + columns) for rows, columns in size.parameters.linear)
-    return size.parameters.total - (size.parameters.vision if recipe.train.freeze_vision else 0)
+        return sum(rank * (rows + columns) for rows, columns in size.parameters.linear) + size.head
+    return size.parameters.total - (size.parameters.vision if recipe.train.freeze_vision else 0) + size.head
 
 
 def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
@@ -99,14 +99,15 @@ def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
     """
     train, shards = recipe.train, recipe.trainer_shards
     compute = _compute_bytes(recipe)
-    trained = trained_parameters(recipe, size)
-    frozen = size.parameters.total - (0 if train.lora_rank is not None else trained)
+    divided = trained_parameters(recipe, size) - size.head
+    trained = divided // shards + size.head
+    frozen = size.parameters.total - (0 if train.lora_rank is not None else divided)
     gathered = 2 * size.parameters.largest_layer * compute
-    cast = trained * compute if compute == BFLOAT16 and train.lora_rank is None else 0
+    cast = divided * compute if compute == BFLOAT16 and train.lora_rank is None else 0
     return TrainerMemory(
-        trained_weights=FLOAT32 * trained // shards,
-        gradients=FLOAT32 * trained // shards,
-        optimizer=2 * FLOAT32 * trained // shards,
+        trained_weights=FLOAT32 * trained,
+        gradients=FLOAT32 * trained,
+        optimizer=2 * FLOAT32 * trained,
         frozen_weights=compute * frozen // shards,
         reference=compute * size.parameters.total // shards if _has_second_model(recipe) else 0,
         compute_copies=gathered if shards > 1 else cast,
@@ -130,7 +131,7 @@ def loading_memory(recipe: Recipe, size: PolicySize) -> int:
     if recipe.trainer_shards == 1:
         return train.processes * cache
     second = _compute_bytes(recipe) if _has_second_model(recipe) else 0
-    return train.processes * (size.parameters.total * (FLOAT32 + second) + cache)
+    return train.processes * (size.parameters.total * (FLOAT32 + second) + FLOAT32 * size.head + cache)
 
 
 def _compute_bytes(recipe: Recipe) -> int:
@@ -191,7 +192,7 @@ def engine_memory(recipe: Recipe, size: PolicySize, device_bytes: int, *, on_cpu
     weights = value * size.parameters.total
     if section.quantization is not None:
         weights -= (value - FLOAT8) * sum(rows * columns for rows, columns in size.parameters.linear)
-    weights //= section.tensor_parallel
+    weights = weights // section.tensor_parallel + FLOAT32 * size.head
     if on_cpu and section.kv_cache_mib is not None:
         share = weights + RESERVED + section.kv_cache_mib * 2**20
     free = share - weights - RESERVED

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_agent.errors import ConfigError
+from dart_agent.grounding.model import SETTINGS_KEY
 from dart_agent.inference.checkpoint_files import PROMPTS, read_checkpoint_info, resolve_checkpoint
 from dart_agent.prompts.builder import preset
 from dart_train.config import Recipe, RecipeError
+from dart_train.grounding.config import OFFSET_PARTS
 from dart_train.model.layouts import PUBLISHED, ParameterCounts, count_parameters, layout_config
 from dart_train.run.recipe_policy import recipe_prompt
 
@@ -28,7 +30,7 @@ class PolicySize:
 
     Attributes:
         source: Where the sizes come from.
-        parameters: Numbers of parameters.
+        parameters: Numbers of parameters, without an action head.
         hidden: Width of the language model.
         intermediate: Width inside its MLPs.
         layers: Number of its layers.
@@ -42,6 +44,7 @@ class PolicySize:
         text_tokens: Assumed tokens of the instructions of a prompt.
         answer_tokens: Assumed tokens of an answer.
         past_answers: Earlier answers that a prompt repeats; None: all.
+        head: Parameters of the action head; 0 without one.
     """
 
     source: str
@@ -59,6 +62,7 @@ class PolicySize:
     text_tokens: int = TEXT_TOKENS
     answer_tokens: int = ANSWER_TOKENS
     past_answers: int | None = None
+    head: int = 0
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -115,7 +119,20 @@ def read_policy_size(recipe: Recipe) -> PolicySize:
         text_tokens=TINY_TEXT_TOKENS if spec.preset == "tiny" else TEXT_TOKENS,
         answer_tokens=min(ANSWER_TOKENS, recipe.rollout.max_tokens),
         past_answers=spec.past_actions,
+        head=_head_parameters(config) if recipe.model.pointer else 0,
     )
+
+
+def _head_parameters(config: Any) -> int:
+    """Parameters of the head of a model, or of the new head that a training gives it."""
+    import torch
+
+    from dart_agent.grounding.head import ActionHead
+
+    settings = getattr(config, SETTINGS_KEY, None) or {}
+    with torch.device("meta"):
+        head = ActionHead(config.text_config.hidden_size, int(settings.get("offset_parts", OFFSET_PARTS)))
+    return sum(parameter.numel() for parameter in head.parameters())
 
 
 def _read_config(recipe: Recipe) -> tuple[Any, str, str]:

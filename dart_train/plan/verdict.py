@@ -105,10 +105,10 @@ def find_problems(
             f"host memory: the {recipe.train.processes} processes of the trainer take about {loading / GIB:.0f} GiB while they load, and "
             f"this host has {host.memory_bytes / GIB:.0f} GiB available: lower train.processes or train.image_cache_gib"
         )
-    on_disk = disk.checkpoints + disk.versions + disk.images
+    on_disk = disk.checkpoints + disk.versions + disk.images + disk.being_written
     if on_disk > host.disk_bytes:
         found.append(
-            f"disk: a run leaves about {on_disk / GIB:.0f} GiB, and {host.disk_bytes / GIB:.0f} GiB are free: choose another --runs-dir, "
+            f"disk: a run takes up to {on_disk / GIB:.0f} GiB, and {host.disk_bytes / GIB:.0f} GiB are free: choose another --runs-dir, "
             "keep images elsewhere (data.images_url), or lower train.updates"
         )
     needed = recipe.desktops.count * DESKTOP_BYTES
@@ -169,9 +169,7 @@ def _trainer_problems(recipe: Recipe, size: PolicySize, host: HostResources) -> 
         changes += [{**each, "micro_batch_tokens": least} for each in ({}, *changes)]
     if recipe.train.lora_rank is None:
         ranks = recipe.train.processes
-        if (
-            not on_cpu and not recipe.model.pointer
-        ):  # more processes share the same memory there, and those of a head share none
+        if not on_cpu:  # more processes share the same memory there
             changes += [
                 {"processes": 2 * ranks, "gradient_checkpointing": True},
                 {"processes": 4 * ranks, "gradient_checkpointing": True},

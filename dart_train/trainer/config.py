@@ -105,8 +105,10 @@ class PolicyTrainingSettings(StrictModel):
 
     @model_validator(mode="after")
     def _head_can_be_trained(self) -> Self:
-        if self.pointer and (self.lora is not None or self.loss.kl_coefficient):
-            raise ValueError("`pointer` trains all weights without a KL term: leave `lora` and loss.kl_coefficient out")
+        if self.pointer and self.loss.kl_coefficient:
+            raise ValueError("`pointer` trains without a KL term: leave loss.kl_coefficient out")
+        if self.pointer and self.publish == "adapter":
+            raise ValueError("publish = 'adapter' has no place for the head that `pointer` trains: publish = 'model'")
         return self
 
 

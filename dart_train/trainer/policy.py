@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,16 @@ def load_policy(
     Raises:
         ConfigError: An adapter is trained, and the version holds none; or an action head, and there is none.
     """
-    if config.pointer:
-        return load_pointing_model(start_model, device)
     if config.lora is None:
-        return load(start_model, device)
-    adapted = attach_adapter(load(config.start_model, device, bfloat16=bfloat16), config.lora)
-    if start_model != config.start_model and not load_adapter(adapted, Path(start_model)):
+        return load_pointing_model(start_model, device) if config.pointer else load(start_model, device)
+    adapted: LoadedModel
+    if config.pointer:
+        adapted = load_pointing_model(config.start_model, device, bfloat16=bfloat16).adapted(config.lora)
+        take_version = adapted.take_version
+    else:
+        adapted = attach_adapter(load(config.start_model, device, bfloat16=bfloat16), config.lora)
+        take_version = partial(load_adapter, adapted)
+    if start_model != config.start_model and not take_version(Path(start_model)):
         raise ConfigError(
             f"{start_model} holds no adapter, and train.lora_rank is set: continue without it, or begin a new run from that model"
         )

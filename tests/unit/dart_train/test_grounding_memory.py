@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rank_processes import in_two_processes  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
-from test_warmup_processes import in_two_processes  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
 from dart_agent.errors import ConfigError  # noqa: E402
@@ -124,7 +125,7 @@ def train_together(folder: Path, ranks: Ranks) -> None:
 def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
     config(tmp_path)  # makes model and samples
     train_together(tmp_path, ALONE)
-    in_two_processes(lambda ranks: train_together(tmp_path, ranks))
+    in_two_processes(partial(train_together, tmp_path))
     for name in MAKERS:
         check_same(*(torch.load(tmp_path / f"{name}-{size}.pt") for size in (1, 2)))
     for stage in ("head", "all"):

@@ -107,7 +107,7 @@ async def test_the_versions_that_act_are_those_that_the_workers_wrote(tmp_path: 
 @pytest.mark.parametrize(
     ("setting", "fix"),
     [
-        ("train.lora_rank=4", "leave train.lora_rank out"),
+        ("train.lora_rank=4 inference.publish=adapter", 'set inference.publish = "model"'),
         ("train.kl_coefficient=0.1", "set train.kl_coefficient = 0"),
         ('rollout.scheduling="batch"', 'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"'),
         ("model.pointer=false", 'set model.pointer = true, or engine = "vllm"'),
@@ -116,7 +116,9 @@ async def test_the_versions_that_act_are_those_that_the_workers_wrote(tmp_path: 
 )
 def test_what_does_not_go_with_a_head_is_refused(tmp_path: Path, model: Path, setting: str, fix: str) -> None:
     recipe = recipe_at(tmp_path, model, "transformers")
-    result = CliRunner().invoke(app, ["run", str(recipe), "--set", setting])
+    result = CliRunner().invoke(
+        app, ["run", str(recipe), *(part for one in setting.split() for part in ("--set", one))]
+    )
     assert result.exit_code == 2
     assert fix in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

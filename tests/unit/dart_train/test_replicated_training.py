@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 from test_sharded_training import config, distance, published, train, train_in_two_processes
 from test_trainer_points import batch_with_points
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from trainer_harness import batch_of_trajectories, config_of, tiny_model, trajectory_of
 
 from dart_agent.data_client.image_store import ImageStore
@@ -47,6 +49,12 @@ def changed(found: dict[str, torch.Tensor], start: dict[str, torch.Tensor]) -> d
     return {"found": {name: found[name] for name in names}, "start": {name: start[name] for name in names}}
 
 
+def stored_parts(directory: Path) -> dict[str, Any]:
+    """The parts that each tensor of a checkpoint was written in."""
+    stored = FileSystemReader(directory).read_metadata().state_dict_metadata
+    return {name: item.chunks for name, item in stored.items() if isinstance(item, TensorStorageMetadata)}
+
+
 def check_same(alone: Any, together: Any, version: int, start: dict[str, torch.Tensor]) -> None:
     one = changed(published(alone, version), start)
     other = {name: published(together, version)[name] for name in one["found"]}
@@ -73,8 +81,9 @@ def test_two_processes_train_the_adapter_that_one_trains_and_go_on_alone(root: P
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_action_head_that_one_trains(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = root / "pointing"
+@pytest.mark.parametrize("adapter", [{}, {"lora": {"rank": 4}}], ids=["all", "adapter"])
+def test_two_processes_train_the_action_head_that_one_trains(root: Path, adapter: dict[str, Any]) -> None:
+    folder = root / ("adapted" if adapter else "pointing")
     model = small_model("qwen3_vl", folder, offset_parts=2)
     model.save(folder / "model")
     images = ImageStore(root / "images")
@@ -83,14 +92,16 @@ def test_two_processes_train_the_action_head_that_one_trains(root: Path, monkeyp
     start = load_file(folder / "model" / "model.safetensors")
     alone, together = (
         config_of(
-            root / name, folder / "model", images=root / "images", pointer=True, micro_batch_tokens=70,
-            optimizer={"learning_rate": 1e-3, "grad_clip": 0.5},
+            folder / name, folder / "model", images=root / "images", pointer=True, micro_batch_tokens=70,
+            optimizer={"learning_rate": 1e-3, "grad_clip": 0.5}, **adapter,
         )
-        for name in ("pointing-alone", "pointing-together")
+        for name in ("alone", "together")
     )  # fmt: skip
     train(alone, made, Ranks())
     train_in_two_processes(together, made)
     check_same(alone, together, 1, start)
-    saved = {path.name for path in (together.checkpoints / "update00000001").glob("*.distcp")}
-    assert saved == {"__0_0.distcp", "__1_0.distcp"}, "the backbone is sharded"
+    parts = stored_parts(together.checkpoints / "update00000001")
+    backbone = {len(parts[name]) for name in parts if "language_model" in name and name.startswith("model.")}
+    assert backbone == ({1} if adapter else {2}), "all of a backbone is sharded, and an adapter is not"
+    assert {len(parts[name]) for name in parts if "pointer_head" in name and name.startswith("model.")} == {1}
     assert any("pointer_head" in name for name in changed(published(together, 1), start)["found"])

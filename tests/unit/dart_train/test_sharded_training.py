@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import shutil
-import socket
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from rank_processes import in_two_processes
 from safetensors.torch import load_file
 from test_trainer_process import RecordingClient
 from trainer_harness import batch_of_trajectories, config_of, tiny_model, trajectory_of
@@ -94,27 +93,30 @@ def load_double(*args: Any, **options: Any) -> LoadedModel:
     return replace(found, model=found.model.double())
 
 
-def one_rank(rank: int, port: int, settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...] = ()) -> None:
-    os.environ |= {
-        "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }  # fmt: skip
-    torch.set_num_threads(1)
-    train(settings, batches, Ranks.join("cpu"), failed=failed)
-    torch.distributed.destroy_process_group()
+def train_part(
+    settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...], explodes: bool, ranks: Ranks
+) -> None:
+    if explodes:
+        explode_once_on_the_first_rank()
+    train(settings, batches, ranks, failed=failed)
 
 
-def train_in_two_processes(settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...] = ()) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=one_rank, args=(rank, port, settings, batches, failed)) for rank in (0, 1)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(240)
-        process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
+def explode_once_on_the_first_rank() -> None:
+    """Let the first gradient of this process be large, where it is the first one."""
+    clip, calls = TrainedPolicy.clip_gradient, 0
+
+    def explode(trained: TrainedPolicy) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return clip(trained) * (1e9 if calls == 1 and trained.ranks.first else 1)
+
+    setattr(TrainedPolicy, "clip_gradient", explode)  # noqa: B010 - in a process of the test's own
+
+
+def train_in_two_processes(
+    settings: TrainerConfig, batches: list[Batch], failed: tuple[str, ...] = (), *, explodes: bool = False
+) -> None:
+    in_two_processes(partial(train_part, settings, batches, failed, explodes))
 
 
 def published(settings: TrainerConfig, version: int) -> dict[str, torch.Tensor]:
@@ -148,21 +150,11 @@ def test_two_processes_train_what_one_trains_and_read_each_others_checkpoints(ro
 
 
 @pytest.mark.slow
-def test_ranks_leave_out_the_batch_whose_gradient_explodes_on_the_first_one(
-    root: Path, batches: list[Batch], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_leave_out_the_batch_whose_gradient_explodes_on_the_first_one(root: Path, batches: list[Batch]) -> None:
     bound = {"optimizer": {"learning_rate": 1e-3, "grad_clip": 0.5, "max_grad_norm": 1e6}}
     alone, together = config(root, "without", **bound), config(root, "exploding", **bound)
     train(alone, batches[1:], Ranks())
-    clip, calls = TrainedPolicy.clip_gradient, 0
-
-    def explode_once_on_the_first_rank(trained: TrainedPolicy) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        return clip(trained) * (1e9 if calls == 1 and trained.ranks.first else 1)
-
-    monkeypatch.setattr(TrainedPolicy, "clip_gradient", explode_once_on_the_first_rank)
-    train_in_two_processes(together, batches, failed=("b0",))
+    train_in_two_processes(together, batches, failed=("b0",), explodes=True)
     start = load_file(tiny_model(root)[0] / "model.safetensors")
     for version in (1, 2):
         assert distance(published(alone, version), published(together, version), start) <= TOLERANCE

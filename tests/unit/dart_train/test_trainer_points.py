@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from trainer_harness import batch_of_trajectories, config_of, screen, step_of
 
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch
+from dart_agent.errors import ConfigError
 from dart_agent.grounding.acting.pointer import Pointer
 from dart_agent.grounding.forward import run_forward
 from dart_agent.grounding.model import HEAD_PREFIX, GroundingModel, load_grounding_model
@@ -87,9 +89,9 @@ def rewarded(batch: Batch, rewards: list[float]) -> Batch:
     return batch.model_copy(update={"groups": [group.model_copy(update={"members": members})]})
 
 
-def trainer_on(root: Path, model: Path, images: ImageStore, **changes: Any) -> Trainer:
+def trainer_on(root: Path, model: Path, images: ImageStore, version: Path | None = None, **changes: Any) -> Trainer:
     trainer = Trainer(config_of(root, model, pointer=True, **changes), images)
-    trainer.setup(str(model), 0, None)
+    trainer.setup(str(version or model), 0, None)
     return trainer
 
 
@@ -233,15 +235,50 @@ def test_a_point_outside_of_its_image_fails_the_batch(
 
 
 def test_settings_that_no_head_is_trained_with_are_refused(tmp_path: Path, model_dir: Path) -> None:
-    for changes in ({"lora": {"rank": 2}}, {"loss": {"kl_coefficient": 0.1}}):
-        with pytest.raises(ValidationError, match=r"pointer.*leave"):
+    for changes in ({"lora": {"rank": 2}, "publish": "adapter"}, {"loss": {"kl_coefficient": 0.1}}):
+        with pytest.raises(ValidationError, match=r"leave loss.kl_coefficient out|publish = 'model'"):
             config_of(tmp_path, model_dir, pointer=True, **changes)
 
 
-def test_the_policy_learns_where_to_point(tmp_path: Path, model_dir: Path, images: ImageStore) -> None:
+def test_an_adapter_and_the_head_are_trained_and_a_version_is_gone_on_from(
+    tmp_path: Path, model_dir: Path, images: ImageStore, loaded: PointingModel
+) -> None:
+    start, batch = load_file(model_dir / "model.safetensors"), batch_with_points(loaded, images)
+    settings: dict[str, Any] = {"lora": {"rank": 2}, "optimizer": {"learning_rate": 1e-2}}
+    trainer = trainer_on(tmp_path, model_dir, images, **settings)
+    trained = trainer._policy.trained()
+    assert {name.startswith(HEAD_PREFIX) or ".lora_" in name for name in trained} == {True}
+    trainer.step(batch)
+    version = tmp_path / "version"
+    version.mkdir()
+    trainer.save(version)
+    written = load_file(version / "model.safetensors")
+    changed = {name for name in written if not torch.equal(written[name], start[name])}
+    assert any(name.startswith(HEAD_PREFIX) for name in changed)
+    assert any(".q_proj." in name for name in changed)
+    assert not any("visual" in name or "embed_tokens" in name or "lora" in name for name in changed)
+    published, kept = load_grounding_model(version), trainer._policy.loaded
+    assert isinstance(kept, PointingModel)
+    packed = pack(published, [screen(1)], [[Question.point(ASKED[0])]])
+    with torch.no_grad():
+        merged, apart = (run_forward(each, packed).questions[0][0] for each in (published, kept.grounding))
+    assert torch.allclose(merged.logits_KM, apart.logits_KM, atol=1e-4)
+    again = trainer_on(tmp_path, model_dir, images, version=version, **settings)
+    for name, parameter in again._policy.trained().items():
+        assert torch.equal(parameter, trained[name]), name
+    (tmp_path / "plain").mkdir()
+    loaded.save(tmp_path / "plain")
+    with pytest.raises(ConfigError, match="holds no adapter"):
+        trainer_on(tmp_path, model_dir, images, version=tmp_path / "plain", **settings)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": {"rank": 4}}])
+def test_the_policy_learns_where_to_point(
+    tmp_path: Path, model_dir: Path, images: ImageStore, changes: dict[str, Any]
+) -> None:
     """A toy: the text is always the same, and a point in the left half of the screen is rewarded."""
     trainer = trainer_on(
-        tmp_path, model_dir, images, optimizer={"learning_rate": 1e-3}, loss={"aggregation": "token_mean"}
+        tmp_path, model_dir, images, optimizer={"learning_rate": 1e-3}, loss={"aggregation": "token_mean"}, **changes
     )
     policy = trainer._policy.loaded
     assert isinstance(policy, PointingModel)

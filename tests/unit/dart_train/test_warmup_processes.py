@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import socket
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from rank_processes import in_two_processes
 from test_warmup_pages import config as pages_config
 from test_warmup_pages import store
 
@@ -57,31 +55,16 @@ def learn(root: Path, ranks: Ranks, seed: int) -> list[torch.Tensor]:
     return [parameter.detach() for parameter in parameters]
 
 
-def one_process(rank: int, port: int, work: Callable[[Ranks], None]) -> None:
-    os.environ |= {
-        "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-    }  # fmt: skip
-    torch.set_num_threads(1)
-    work(Ranks.join("cpu"))
-    torch.distributed.destroy_process_group()
+def learn_and_keep(root: Path, ranks: Ranks) -> None:
+    torch.save(learn(root, ranks, 1 + ranks.rank), root / f"{ranks.rank}.pt")
 
 
-def in_two_processes(work: Callable[[Ranks], None]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=one_process, args=(rank, port, work)) for rank in (0, 1)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-        process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
+def warm_start_of_rank(settings: WarmupConfig, ranks: Ranks) -> None:
+    warm_start(settings, ranks=ranks)
 
 
 def test_two_processes_learn_what_one_learns_from_both_parts(tmp_path: Path) -> None:
-    in_two_processes(lambda ranks: torch.save(learn(tmp_path, ranks, 1 + ranks.rank), tmp_path / f"{ranks.rank}.pt"))
+    in_two_processes(partial(learn_and_keep, tmp_path))
     alone = learn(tmp_path, Ranks(), 1)
     for rank in (0, 1):
         for found, wanted in zip(torch.load(tmp_path / f"{rank}.pt"), alone, strict=True):
@@ -93,7 +76,7 @@ def test_two_processes_read_learn_and_write_one_model(tmp_path: Path) -> None:
     start_model = init_model("tiny", tmp_path / "start", seed=1)
     store(tmp_path / "screens", 14)
     settings = pages_config(tmp_path, start_model, pointer=True, imitated_demos_per_family=14)
-    in_two_processes(lambda ranks: warm_start(settings, ranks=ranks))
+    in_two_processes(partial(warm_start_of_rank, settings))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(line["kind"], line.get("pages", line.get("images"))) for line in lines] == [
         ("reading", 12),

@@ -13,8 +13,10 @@ from trainer_harness import batch_of, config_of, tiny_model
 from typer.testing import CliRunner
 
 from dart_agent.data_client.image_store import ImageStore
+from dart_agent.grounding.head import ActionHead
 from dart_train.cli import app
 from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.grounding.config import OFFSET_PARTS
 from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
@@ -26,7 +28,7 @@ from dart_train.trainer.trainer import Trainer
 
 RECIPES = Path(__file__).resolve().parents[4] / "dart_train" / "recipes"
 LARGE = HostResources(gpu_bytes=80 * GIB, memory_bytes=2000 * GIB, disk_bytes=2000 * GIB)
-NO_DISK = DiskForecast(0, 0, 0, 0.0)
+NO_DISK = DiskForecast(0, 0, 0, 0.0, 0)
 
 
 def recipe_of(name: str, *overrides: str) -> Recipe:
@@ -146,7 +148,7 @@ def test_engine_context_disk_and_desktops_that_do_not_fit_are_told() -> None:
     size = read_policy_size(recipe)
     small = engine_memory(recipe, size, 18 * GIB)
     host = replace(LARGE, memory_bytes=20 * GIB, disk_bytes=GIB)
-    disk = DiskForecast(checkpoints=GIB, versions=GIB, images=0, steps=0.0)
+    disk = DiskForecast(checkpoints=GIB, versions=GIB, images=0, steps=0.0, being_written=GIB)
     told = find_problems(recipe, size, small, disk, host)
     assert [each.partition(":")[0] for each in told] == ["context", "inference", "host memory", "disk", "desktops"]
     assert "set inference.tensor_parallel = 2" in told[1]
@@ -172,6 +174,34 @@ def test_processes_that_load_whole_models_need_host_memory() -> None:
     assert problem.startswith("host memory: the 6 processes of the trainer")
     alone = recipe_of("ui-tars-1.5-7b-1gpu")
     assert loading_memory(alone, read_policy_size(alone)) == 4 * GIB
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*gpu.toml")), ids=lambda path: path.stem)
+def test_recipes_ask_for_what_they_take(path: Path) -> None:
+    """A dry run compares these limits with the host; the one of memory is what loading takes, and that of the disk what a run leaves."""
+    recipe = load_recipe(path)
+    size = read_policy_size(recipe)
+    assert loading_memory(recipe, size) <= recipe.limits.min_free_memory_gib * GIB
+    time = forecast_time(recipe, size, engine_memory(recipe, size, 80 * GIB), Assumptions())
+    disk = forecast_disk(recipe, size, time, Assumptions())
+    taken = disk.checkpoints + disk.versions + disk.images + disk.being_written
+    assert taken <= 1.02 * recipe.limits.min_free_disk_gib * GIB
+
+
+def test_an_action_head_is_counted(tiny: tuple[Path, Recipe, PolicySize]) -> None:
+    _, recipe, size = tiny
+    sharded = recipe_of(
+        "ui-tars-1.5-7b-4gpu", "model.pointer=true", "train.kl_coefficient=0", "eval.baseline_episodes=0"
+    )
+    whole = read_policy_size(sharded)
+    head = ActionHead(3584, OFFSET_PARTS)
+    assert whole.head == sum(parameter.numel() for parameter in head.parameters())
+    plain = replace(whole, head=0)
+    with_head, without = trainer_memory(sharded, whole), trainer_memory(sharded, plain)
+    assert with_head.optimizer - without.optimizer == 8 * whole.head, "each process has the whole head"
+    assert version_bytes(sharded, whole) - version_bytes(sharded, plain) == 2 * whole.head
+    assert size.head == 0
+    assert recipe.trainer_shards == 1
 
 
 def test_quantised_matrices_take_a_byte_per_weight_and_are_proposed_where_a_worker_does_not_fit() -> None:
