@@ -315,8 +315,19 @@ class BatchRow(DataManagerModel):
     trainable: list[tuple[int, int]]
 
 
+class FamilyRewards(DataManagerModel):
+    """Rewards of some rollouts of a task family: their number and their sum."""
+
+    rollouts: int
+    reward_sum: float
+
+
 class Batch(DataManagerModel):
-    """What one optimiser round trains on. `excluded_steps` counts steps that were left out, by reason."""
+    """What one optimiser round trains on.
+
+    `excluded_steps` counts steps that were left out, by reason. `stored_rewards` are those of all training rollouts of this run that were
+    stored since the batch before was formed, by family: also of groups that cannot train because all of their members succeed or fail.
+    """
 
     batch_id: str
     trainer_version: int
@@ -325,6 +336,7 @@ class Batch(DataManagerModel):
     staleness_mean: float
     staleness_max: int
     excluded_steps: dict[str, int]
+    stored_rewards: dict[str, FamilyRewards] = Field(default_factory=dict)
 
 
 class BatchReply(DataManagerModel):

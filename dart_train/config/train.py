@@ -38,7 +38,8 @@ class TrainSection(StrictModel):
         learning_rate: Learning rate after its warm-up.
         lr_warmup_updates: Train steps over which the learning rate rises.
         lr_schedule: What the learning rate does after that, up to the train step `updates`: `constant`, or `linear` or `cosine` down to 0.
-        beta2: AdamW's decay of the mean of squared gradients.
+        beta1: AdamW's decay of the mean of gradients.
+        beta2: Its decay of the mean of squared gradients.
         weight_decay: Weight decay.
         grad_clip: Greatest norm of a gradient.
         max_grad_norm: A batch whose gradient has a greater norm before it is clipped is not trained on, and its trajectories are
@@ -84,6 +85,11 @@ class TrainSection(StrictModel):
         devices: Numbers of the GPUs that train, one per process; None: those that this process sees, from the first on.
         threads: CPU threads of each.
         checkpoint_every: Train steps per checkpoint.
+        keep_checkpoints: Newest checkpoints that are kept; a run goes on from the one before where the newest is damaged.
+        keep_versions: Newest published versions that are kept, beside the best ones (`eval.keep_best`).
+        max_failed_batches: Batches that fail one after the other until the run ends.
+        share_prefixes: Whether steps of a trajectory that continue each other share a token stream; without it the result is the same and
+            takes longer, which is the control of a measurement.
     """
 
     updates: int = Field(default=60, ge=0)
@@ -94,6 +100,7 @@ class TrainSection(StrictModel):
     learning_rate: float = Field(default=1e-4, ge=0)
     lr_warmup_updates: int = Field(default=5, ge=0)
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.99, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
@@ -131,6 +138,10 @@ class TrainSection(StrictModel):
     devices: tuple[int, ...] | None = None
     threads: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+    keep_versions: int = Field(default=4, ge=2)
+    max_failed_batches: int = Field(default=5, ge=1)
+    share_prefixes: bool = True
 
     @model_validator(mode="before")
     @classmethod

@@ -17,7 +17,15 @@ from typing import Any, Literal
 from sqlalchemy import Table, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from dart_agent.data_client.wire import Batch, BatchFailure, BatchGroup, BatchMember, BatchReport, BatchRow
+from dart_agent.data_client.wire import (
+    Batch,
+    BatchFailure,
+    BatchGroup,
+    BatchMember,
+    BatchReport,
+    BatchRow,
+    FamilyRewards,
+)
 from dart_agent.errors import StoreError
 from dart_train.curation.group_filter import uninformative_reason
 from dart_train.curation.lineage import lost_versions
@@ -469,4 +477,9 @@ class BatchBuilder:
             staleness_mean=sum(staleness) / len(staleness) if staleness else 0.0,
             staleness_max=max(staleness, default=0),
             excluded_steps=dict(+excluded_steps),
+            stored_rewards=self._stored_rewards(session, batch),
         )
+
+    def _stored_rewards(self, session: Session, batch: BatchTable) -> dict[str, FamilyRewards]:
+        earlier = select(func.max(BatchTable.created_s)).where(BatchTable.state == "done", BatchTable.seq < batch.seq)
+        return queries.stored_rewards(session, session.scalar(earlier), batch.created_s)

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from dart_agent.data_client.wire import FamilyRewards
 from dart_agent.types import Purpose
 from dart_train.curation.lineage import VersionIdentity
 from dart_train.curation.staleness import Span
@@ -152,6 +153,28 @@ def latest_durations(session: Session, limit: int) -> list[float]:
     """
     query = select(TrajectoryTable.duration_s).where(TrajectoryTable.purpose == Purpose.TRAIN.value, OWN)
     return list(session.scalars(query.order_by(TrajectoryTable.seq.desc()).limit(limit)))
+
+
+def stored_rewards(session: Session, after_s: float | None, until_s: float) -> dict[str, FamilyRewards]:
+    """Sum up the rewards of this run's training rollouts that were stored in an interval of time.
+
+    Args:
+        session: The transaction.
+        after_s: Its start, which is not in it; None: the beginning of the run.
+        until_s: Its end, which is in it.
+
+    Returns:
+        The sums by family.
+    """
+    table = TrajectoryTable
+    query = (
+        select(table.family, func.count(), func.sum(table.reward))
+        .where(table.purpose == Purpose.TRAIN.value, table.reward.is_not(None), OWN, table.stored_s <= until_s)
+        .group_by(table.family)
+    )
+    if after_s is not None:
+        query = query.where(table.stored_s > after_s)
+    return {family: FamilyRewards(rollouts=count, reward_sum=total) for family, count, total in session.execute(query)}
 
 
 def latest_updates(session: Session) -> list[float]:

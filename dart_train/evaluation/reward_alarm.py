@@ -2,7 +2,8 @@
 
 Role: `find_reward_alarm`, a pure function of the lines of a metrics file. Rule: both sides are compared with their noise, so that a few
 episodes raise no alarm; the first third of the evaluations is compared with the last third, and the train steps around the one with those
-around the other. Non-goals: proof (a person has to look at what was rewarded), evaluations after training.
+around the other; the reward is that of all training rollouts (`dart_train.metrics.training_reward`). Non-goals: proof (a person has to
+look at what was rewarded), evaluations after training.
 
     reward       rise = mean of late train steps - mean of early ones; it must be above 3 standard errors, and above 0.05
     evaluation   gain = mean success of the last third - that of the first third; its 99 % interval must end below half of the rise
@@ -17,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, variance
 from typing import Any
+
+from dart_train.metrics import training_reward
 
 ALARM_KIND = "alarm"
 WINDOW_UPDATES = 10
@@ -117,7 +120,11 @@ def find_reward_alarm(lines: Sequence[Mapping[str, Any]]) -> RewardAlarm | None:
         return None
     count = max(1, len(evaluations) // 3)
     before, after = _Third.of(evaluations[:count]), _Third.of(evaluations[-count:])
-    rewards = [(int(line["version"]), float(line["reward_mean"])) for line in lines if line.get("kind") == "update"]
+    rewards = [
+        (int(line["version"]), reward)
+        for line in lines
+        if line.get("kind") == "update" and (reward := training_reward(line)) is not None
+    ]
     early = [
         reward for version, reward in rewards if before.first_version - WINDOW_UPDATES < version <= before.last_version
     ]

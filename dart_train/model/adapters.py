@@ -141,24 +141,28 @@ class AdaptedModel(LoadedModel):
             rounded: Whether a sum has the data type of W and not that of the adapter, float32, which W may not hold.
 
         Returns:
-            Tensors by the names that the model has without an adapter; weights without an adapter are not copied.
+            Tensors by the names that the model has without an adapter: sums in the memory of the host, so that its device holds one of them
+            at a time; weights without an adapter are not copied.
         """
         import torch
 
+        adapted = {
+            f"{name}.weight": module
+            for name, module in self.model.named_modules()
+            if hasattr(module, "get_delta_weight")
+        }
+        merged = {}
         with torch.no_grad():
-            deltas = {
-                f"{name}.weight": module.get_delta_weight(self.peft.active_adapter)
-                for name, module in self.model.named_modules()
-                if hasattr(module, "get_delta_weight")
-            }
-            merged = {}
             for name, tensor in self.model.state_dict().items():
                 if _ADAPTER_PART.search(name):
                     continue
                 plain = name.replace(_BASE_LAYER, ".")
-                delta = deltas.get(plain) if plain != name else None
-                total = tensor if delta is None else tensor.to(delta.dtype) + delta
-                merged[plain] = total.to(tensor.dtype) if rounded else total
+                if plain == name or plain not in adapted:
+                    merged[plain] = tensor
+                    continue
+                delta = adapted[plain].get_delta_weight(self.peft.active_adapter)
+                total = tensor.to(delta.dtype) + delta
+                merged[plain] = (total.to(tensor.dtype) if rounded else total).cpu()
         return merged
 
 

@@ -54,9 +54,10 @@ def score_tokens(
     temperatures_M1 = temperatures_M.to(hidden_MD.device, precise).unsqueeze(-1)
     kind = hidden_MD.device.type
     matmul = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight_VD.dtype
-    scores: tuple[Tensor, Tensor] = _ChunkedScores.apply(  # type: ignore[no-untyped-call]
-        hidden_MD, weight_VD, tokens_M, temperatures_M1, suppressed, chunk_tokens, matmul
-    )
+    with torch.autocast(kind, enabled=False):  # it would round the sum of an entropy, too
+        scores: tuple[Tensor, Tensor] = _ChunkedScores.apply(  # type: ignore[no-untyped-call]
+            hidden_MD, weight_VD, tokens_M, temperatures_M1, suppressed, chunk_tokens, matmul
+        )
     return scores
 
 

@@ -168,12 +168,20 @@ def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> No
         staging.chmod(0o755)
         _sync_tree(staging)
         os.rename(staging, target)
+        _sync(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def _sync_tree(root: Path) -> None:
-    for path in root.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    """Make files last, and their names."""
+    for path in (*root.rglob("*"), root):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

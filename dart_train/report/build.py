@@ -29,6 +29,7 @@ from dart_train.evaluation.results import (
 )
 from dart_train.evaluation.reward_alarm import alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes, single_source
+from dart_train.metrics import ROLLOUT_REWARD
 from dart_train.report.examples import read_examples
 from dart_train.report.learning_signal import describe_learning_signal
 from dart_train.report.page import Chart, Curve, Example, FailedBatch, MaskedRow, RunReport
@@ -343,15 +344,20 @@ def _charts(metrics: Sequence[Mapping[str, Any]]) -> list[Chart]:
         means = [fmean(y for _, y in points[end - SMOOTHING : end]) for end in ends]
         return Curve(f"{label}, mean of {SMOOTHING} updates", [points[end - 1][0] for end in ends], means, points)
 
-    families = sorted({key for line in updates for key in line if key.startswith("reward/")})
+    of_rollouts = any(ROLLOUT_REWARD in line for line in updates)
+    title, mean = (
+        ("training rollouts", ROLLOUT_REWARD) if of_rollouts else ("the members of the training batches", "reward_mean")
+    )
+    prefix = f"{ROLLOUT_REWARD}/" if of_rollouts else "reward/"
+    families = sorted({key for line in updates for key in line if key.startswith(prefix)})
     tried = curve(evaluations, "version", "infeasible_success", INFEASIBLE)
     most = max((k for k in PASS_AT if any(f"pass_at_{k}" in line for line in evaluations)), default=None)
     reads = curve(reading, "pages", "reading_accuracy", "texts whose place is found, on screens of held-out tasks")
     return [
         *([Chart("Reading", "pages seen", "fraction of texts", [reads])] if reading else []),
         Chart("Warm start", "images seen", "loss", [curve(warmup, "images", "loss", "loss")]),
-        Chart("Reward of the members of the training batches", "policy version", "mean reward", [
-            smoothed("reward_mean", "all"), *(smoothed(key, key.removeprefix("reward/")) for key in families),
+        Chart(f"Reward of {title}", "policy version", "mean reward", [
+            smoothed(mean, "all"), *(smoothed(key, key.removeprefix(prefix)) for key in families),
         ]),
         Chart("Success on validation during training", "policy version", "success", [
             curve(evaluations, "version", "success", "success"),

@@ -450,7 +450,7 @@ def _format_metrics(line: dict[str, Any]) -> str:
         "images",
         "nll",
         "held_out_nll",
-        "reward_mean",
+        "rollout_reward",
         "loss",
         "entropy",
         "staleness_mean",

@@ -76,6 +76,7 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             learning_rate=train.learning_rate,
             lr_warmup_updates=train.lr_warmup_updates,
             lr_schedule=train.lr_schedule,
+            beta1=train.beta1,
             beta2=train.beta2,
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,
@@ -83,6 +84,10 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         ),
         loss=train.loss_settings(),
         checkpoint_every=train.checkpoint_every,
+        keep_checkpoints=train.keep_checkpoints,
+        keep_weights=train.keep_versions,
+        max_failed_batches=train.max_failed_batches,
+        share_prefixes=train.share_prefixes,
     )
     spec = python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)
     return _on_devices(spec, train)

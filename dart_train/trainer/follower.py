@@ -11,6 +11,7 @@ import logging
 from contextlib import suppress
 from typing import Any, Literal
 
+from dart_agent.errors import StoreUnavailableError
 from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
@@ -47,5 +48,5 @@ def follow(trainer: Trainer, checkpoints: CheckpointStore, ranks: Ranks) -> None
         if call == "checkpoint":
             checkpoints.save(trainer.state(TrainStep(trainer.version, {}, ()), "", 0.0))
         else:
-            with suppress(BatchFailed):  # rank 0 reports it
+            with suppress(BatchFailed, StoreUnavailableError):  # rank 0 reports it, or announces the step again
                 getattr(trainer, call)(*args)

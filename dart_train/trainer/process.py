@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_location import open_images
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport, StepUse, VersionRecord
+from dart_agent.errors import StoreUnavailableError
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.weights.adapters import is_adapter
 from dart_agent.inference.weights.digest import weights_digest
@@ -40,6 +41,8 @@ from dart_train.utilisation import summarize
 WAIT_FOR_BATCH_S = 20.0
 LAST_ANSWER_S = 5.0
 """How long a process that is to stop waits for the data manager. What was not reached is done after the next start."""
+IMAGES_RETRY_S = 5.0
+"""Between train steps that find no storage of images; each of them has waited for it itself."""
 CARD_SETTINGS = {"advantage", "advantage_over", "epochs", "minibatches", "loss", "optimizer", "freeze_vision"}
 """Settings that a model card tells."""
 T = TypeVar("T")
@@ -186,7 +189,7 @@ class TrainerProcess:
             TrainingStopped: Too many batches in a row cannot be trained on.
         """
         try:
-            done = await asyncio.to_thread(self._step, batch)
+            done = await self._step_when_images_are_there(batch)
         except BatchFailed as failure:
             await self._report_failure(batch, failure)
             return None
@@ -213,6 +216,15 @@ class TrainerProcess:
     def _setup(self, start_model: str, version: int, state: TrainerState | None, updates: int = 0) -> None:
         announce(self._ranks, "setup", start_model, version, state, updates)
         self.trainer.setup(start_model, version, state, updates)
+
+    async def _step_when_images_are_there(self, batch: Batch) -> TrainStep:
+        """Do a train step, again and again while the storage of images does not answer."""
+        while True:
+            try:
+                return await asyncio.to_thread(self._step, batch)
+            except StoreUnavailableError as error:
+                log.warning("batch %s waits for its images: %s", batch.batch_id, error)
+                await self._clock.sleep(IMAGES_RETRY_S)
 
     def _step(self, batch: Batch) -> TrainStep:
         announce(self._ranks, "step", batch)

@@ -10,7 +10,7 @@ an imitated row is trained on without that row. Non-goals: waiting for batches a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dart_agent.data_client.image_store import BlobError, BlobStorage, ImageReader
 from dart_agent.data_client.wire import Batch, StepReference, StepUse
+from dart_agent.errors import StoreUnavailableError
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
@@ -148,6 +149,7 @@ class Trainer:
         Raises:
             BatchFailed: A row cannot be trained on as it was sampled, or the gradient is not finite or above `max_grad_norm`; nothing has
                 changed.
+            StoreUnavailableError: The storage of images does not answer; nothing has changed.
         """
         rows = build_rows(batch, self.config.advantage, self.config.advantage_over, self.config.pointer)
         several_steps = self.config.epochs * self.config.minibatches > 1
@@ -155,9 +157,7 @@ class Trainer:
         try:
             return self._train(batch, list(rows))
         except (BatchError, BlobError, GradientRefused) as error:
-            self._policy.optimizer.zero_grad(set_to_none=True)
-            if before is not None:
-                self._policy.copy_back(before)
+            self._undo(before)
             culprits = [] if isinstance(error, GradientExploded) else self._find_culprits(rows)
             references = [
                 StepReference(rollout_id=row.rollout_id, index=row.step.index) for row in culprits if not row.imitated
@@ -168,6 +168,15 @@ class Trainer:
                 if not references:
                     return self.step(batch)
             raise BatchFailed(str(error), references) from error
+        except StoreUnavailableError:
+            self._undo(before)
+            raise
+
+    def _undo(self, before: Mapping[str, Tensor] | None) -> None:
+        """Forget the gradient, and the optimiser steps since `before` was copied."""
+        self._policy.optimizer.zero_grad(set_to_none=True)
+        if before is not None:
+            self._policy.copy_back(before)
 
     def _find_culprits(self, rows: Sequence[TrainRow]) -> list[TrainRow]:
         """The rows of a batch, and of what its updates imitate, that fail alone; in the order in which they are given."""
@@ -201,6 +210,8 @@ class Trainer:
             rows, decided = select_steps(rows, entropies, step_fraction)
             if token_fraction < 1:
                 rows, without_tokens = select_tokens(rows, entropies_T, token_fraction)
+        if passes == 1:
+            old = {}  # rounding depends on which rows are packed together, and the ratio of the only step is 1
         totals: Counter[str] = Counter()
         norms: list[float] = []
         for _ in range(self.config.epochs):

@@ -12,10 +12,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from dart_train.metrics import ROLLOUT_REWARD
 from dart_train.watch.snapshot import FamilyProgress, RunSnapshot
 
 UPDATE_FIGURES = {
-    "reward_mean": "mean reward",
+    ROLLOUT_REWARD: "mean reward of rollouts",
+    "reward_mean": "mean reward of the batch",
     "staleness_mean": "staleness, versions",
     "entropy": "entropy, nats",
     "grad_norm": "gradient norm",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import PeftModel
+from peft.tuners.lora.layer import Linear
 from pydantic import ValidationError
 from safetensors.torch import load_file
 from trainer_harness import batch_of, config_of, step_of, tiny_model
@@ -26,7 +28,7 @@ from dart_train.cli import app
 from dart_train.config import Recipe
 from dart_train.evaluation.export import export_version
 from dart_train.evaluation.stored import StoredVersion
-from dart_train.model.adapters import LoraSettings, attach_adapter, merge_version
+from dart_train.model.adapters import AdaptedModel, LoraSettings, attach_adapter, merge_version
 from dart_train.model.fast_vision import optimize_vision
 from dart_train.model.policy_model import LoadedModel, ModelLoader, load_model
 from dart_train.model.policy_scorer import PolicyScorer
@@ -153,6 +155,26 @@ def test_the_merged_model_answers_as_the_adapter_does(
     assert torch.equal(logprobs(trained._policy.loaded.model, loaded, images), wanted), "saving leaves the policy alone"
     again = PeftModel.from_pretrained(load_model(trained.config.start_model).model, tmp_path / "merged" / "adapter")
     assert torch.equal(logprobs(again.base_model.model, loaded, images), wanted), "PEFT reads it as it is published"
+
+
+def test_merging_holds_one_product_at_a_time(trained: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of those of a 7B model would take twice the memory of its weights on the GPU."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+    compute = Linear.get_delta_weight
+
+    def counted(layer: Linear, adapter: str) -> torch.Tensor:
+        nonlocal most
+        delta = compute(layer, adapter)
+        made.append(weakref.ref(delta))
+        most = max(most, sum(one() is not None for one in made))
+        return delta
+
+    monkeypatch.setattr(Linear, "get_delta_weight", counted)
+    adapted = trained._policy.loaded
+    assert isinstance(adapted, AdaptedModel)
+    assert len(adapted.merged_state()) > len(made) > 2
+    assert most <= 2, "the new one, and the one before until its name is bound again"
 
 
 def test_a_worker_merges_a_published_adapter_to_the_same_weights(

@@ -8,6 +8,7 @@ from typing import Any
 
 from dart_envs.evaluation.report import wilson_interval
 from dart_train.evaluation.reward_alarm import find_reward_alarm
+from dart_train.metrics import training_reward
 
 UPDATES, EVERY, EPISODES, GROUPS = 90, 10, 32, 64
 Curve = Callable[[float], float]
@@ -63,6 +64,20 @@ def test_a_reward_that_rises_with_evaluation_raises_none() -> None:
 def test_noise_raises_none() -> None:
     assert alarms(flat, flat) == 0
     assert alarms(flat, lambda done: 0.4 - 0.3 * done) == 0, "the reward did not rise"
+
+
+def test_the_reward_is_that_of_all_rollouts() -> None:
+    """A group trains only where members differ, so that its mean hardly changes while ever more groups have the full reward."""
+    lines = series(0, rising, flat)
+    for line in lines:
+        if line["kind"] == "update":
+            line |= {"rollouts": 64.0, "rollout_reward": line["reward_mean"], "reward_mean": 0.4}
+    assert find_reward_alarm(lines) is not None
+    for line in lines:
+        if line["kind"] == "update":
+            line |= {"rollout_reward": 0.4, "reward_mean": line["rollout_reward"]}
+    assert find_reward_alarm(lines) is None
+    assert training_reward({"rollouts": 0.0, "reward_mean": 0.5}) is None, "nothing was stored"
 
 
 def test_too_little_is_no_evidence() -> None:

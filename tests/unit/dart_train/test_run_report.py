@@ -61,7 +61,13 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     for version, reward in enumerate(rewards, start=1):
         append_metrics(
             harness.paths.metrics,
-            {"kind": "update", "version": version, "reward_mean": reward, "reward/press_nth": 1.0},
+            {
+                "kind": "update",
+                "version": version,
+                "reward_mean": 0.5,
+                "rollout_reward": reward,
+                "rollout_reward/press_nth": 1.0,
+            },
         )
     append_metrics(
         harness.paths.metrics,
@@ -81,7 +87,7 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     assert report.counts["policy version at the end"] == 2
     assert [(row.family, row.episodes, row.masked) for row in report.masked] == [("all families", 16, 0)]
     charts = {chart.title: {curve.label: curve for curve in chart.curves} for chart in report.charts}
-    rewarded = charts["Reward of the members of the training batches"]
+    rewarded = charts["Reward of training rollouts"]
     assert set(rewarded) == {"all, mean of 5 updates", "press_nth, mean of 5 updates"}
     mean = rewarded["all, mean of 5 updates"]
     assert mean.x == [5.0, 6.0], "a mean of fewer updates is no mean of 5"

@@ -111,6 +111,20 @@ def test_bfloat16_products_keep_float32_scores() -> None:
     assert weight_VD.grad.dtype == torch.float32
 
 
+def test_only_products_are_rounded_under_autocast() -> None:
+    """The sum of an entropy over a vocabulary is not, which decides what the selection of steps keeps."""
+    generator = torch.Generator().manual_seed(0)
+    hidden_MD = torch.randn(8, 16, generator=generator).bfloat16().float()
+    weight_VD = (0.3 * torch.randn(20_000, 16, generator=generator)).bfloat16().float()
+    tokens_M, ones_M = torch.arange(8), torch.ones(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        logprobs_M, entropy_M = score_tokens(hidden_MD, weight_VD, tokens_M, ones_M)
+    rounded_MV = (hidden_MD.bfloat16() @ weight_VD.bfloat16().T).float()
+    log_probs_MV = rounded_MV.log_softmax(-1)
+    torch.testing.assert_close(entropy_M, -(log_probs_MV.exp() * log_probs_MV).sum(-1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logprobs_M, log_probs_MV[range(8), tokens_M], rtol=1e-4, atol=1e-4)
+
+
 def test_gradients_of_bfloat16_embeddings_are_summed_over_chunks_in_float32() -> None:
     """Embeddings that FSDP gathers are bfloat16. The old way added the chunks' gradients in that type, as autograd does over many calls."""
     generator = torch.Generator().manual_seed(0)

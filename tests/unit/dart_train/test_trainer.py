@@ -29,7 +29,7 @@ from trainer_harness import (
 
 from dart_agent.data_client.image_store import BlobError, ImageStore
 from dart_agent.data_client.payloads import StepPayload
-from dart_agent.data_client.wire import Batch
+from dart_agent.data_client.wire import Batch, FamilyRewards
 from dart_agent.errors import ConfigError, StoreUnavailableError
 from dart_agent.metrics_file import append_metrics
 from dart_agent.types import StepRecord
@@ -177,13 +177,15 @@ def test_a_train_step_moves_the_policy_towards_what_was_rewarded(
     root: Path, model_dir: Path, images: ImageStore, batch: Batch, tmp_path: Path
 ) -> None:
     trainer = trainer_on(root, model_dir, images, optimizer={"learning_rate": 1e-3})
-    done = trainer.step(batch)
+    stored = {"tick": FamilyRewards(rollouts=8, reward_sum=1.0), "type": FamilyRewards(rollouts=8, reward_sum=3.0)}
+    done = trainer.step(batch.model_copy(update={"stored_rewards": stored}))
     assert (done.version, trainer.version, trainer.updates) == (1, 1, 1)
     assert done.metrics["ratio"] == pytest.approx(1)
     assert done.metrics["mismatch_k3"] == pytest.approx(0, abs=1e-6)
     assert done.metrics["tokens"] == 12 * RESPONSE_TOKENS
     assert done.metrics["grad_norm"] > 0
     assert done.metrics["reward_mean"] == done.metrics["reward/tick"] == pytest.approx(1 / 3)
+    assert [done.metrics[name] for name in ("rollouts", "rollout_reward", "rollout_reward/tick")] == [16, 0.25, 0.125]
     trainer.save(tmp_path)
     after = response_logprobs(load_model(tmp_path), images, batch)
     for rollout_id, before in response_logprobs(load_model(model_dir), images, batch).items():
@@ -231,6 +233,17 @@ def test_step_filter_names_what_it_left_out(root: Path, model_dir: Path, images:
     assert sorted(str(step.reason) for step in done.steps) == ["None"] * 6 + ["low_entropy"] * 6
     assert {step.group_id for step in done.steps} == {group.group_id for group in batch.groups}
     assert all(step.advantage and step.entropy is not None for step in done.steps)
+
+
+def test_the_only_step_of_a_batch_begins_with_the_ratio_one(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch
+) -> None:
+    """Entropies come from passes over all rows, and bfloat16 rounds those otherwise than passes over the rows that are left."""
+    options: dict[str, Any] = {"dtype": "bfloat16", "high_entropy_step_fraction": 0.5, "micro_batch_tokens": 400}
+    once = trainer_on(root / "once", model_dir, images, **options).step(batch).metrics
+    assert (once["ratio"], once["update_k3"]) == (1.0, 0.0)
+    twice = trainer_on(root / "twice", model_dir, images, minibatches=2, **options).step(batch).metrics
+    assert twice["update_k3"] > 0
 
 
 def test_a_filtered_trajectory_counts_once_in_the_loss_of_a_train_step(
@@ -285,6 +298,25 @@ def test_storage_of_images_that_is_away_blames_no_row(
         trainer.step(batch)
     away = False
     assert trainer.step(batch).version == 1, "the same batch is trained on later"
+
+
+def test_storage_that_goes_away_between_optimiser_steps_leaves_nothing_changed(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_on(root, model_dir, images, epochs=2, image_cache_gib=0, optimizer={"learning_rate": 1e-2})
+    before = weights_of(trainer)
+    read = ImageStore.get
+
+    def get(store: ImageStore, sha256: str) -> RgbImage:
+        if any(not torch.equal(before[name], now) for name, now in weights_of(trainer).items()):
+            raise StoreUnavailableError("the bucket does not answer")
+        return read(store, sha256)
+
+    monkeypatch.setattr(ImageStore, "get", get)
+    with pytest.raises(StoreUnavailableError, match="bucket"):
+        trainer.step(batch)
+    for name, now in weights_of(trainer).items():
+        assert torch.equal(before[name], now), name
 
 
 @pytest.mark.parametrize("passes", [{}, {"epochs": 2}])

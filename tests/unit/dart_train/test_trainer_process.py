@@ -18,10 +18,12 @@ from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.fake_trajectories import fake_image
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReply, BatchReport, StepReference, VersionRecord
+from dart_agent.errors import StoreUnavailableError
 from dart_agent.inference.weights.adapters import read_adapter
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.metrics_file import MetricsReader
 from dart_train.model.adapters import LoraSettings
+from dart_train.trainer import process
 from dart_train.trainer.__main__ import main
 from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.process import WAIT_FOR_BATCH_S, TrainerProcess, TrainingStopped
@@ -136,6 +138,25 @@ async def test_a_round_is_saved_then_published_then_told(harness: TrainerHarness
     assert process.trainer.version == 3
     lines = [json.loads(line) for line in harness.config.metrics.read_text().splitlines()]
     assert [(line["kind"], line["version"], line["update"]) for line in lines] == [("update", n, n) for n in (1, 2, 3)]
+
+
+async def test_a_batch_waits_while_the_storage_of_images_is_away(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, tries = Trainer.step, 0
+
+    def away_twice(trainer: Trainer, batch: Batch) -> TrainStep:
+        nonlocal tries
+        tries += 1
+        if tries in (2, 3):
+            raise StoreUnavailableError("the bucket does not answer")
+        return step(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "step", away_twice)
+    monkeypatch.setattr(process, "IMAGES_RETRY_S", 0.0)
+    await harness.run()
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
+    assert harness.client.failures == []
 
 
 async def test_a_published_version_has_a_model_card_without_paths_of_the_host(harness: TrainerHarness) -> None:

@@ -44,6 +44,30 @@ def test_groups_without_variance_never_reach_a_batch(harness: DataManagerHarness
     assert harness.state_of(solved) == ("dropped", "all_succeeded")
 
 
+def rewards_of(batch: Batch) -> tuple[int, float]:
+    """Number and sum of all stored rewards that a batch tells."""
+    stored = batch.stored_rewards.values()
+    return sum(each.rollouts for each in stored), sum(each.reward_sum for each in stored)
+
+
+def test_a_batch_tells_the_rewards_of_all_that_was_stored_since_the_one_before(harness: DataManagerHarness) -> None:
+    """Of groups that cannot train, too: the members of a batch say little about how well the policy does."""
+    harness.phase()
+    for rewards in ([0.0] * 4, MIXED, [1.0, None, 0.5, None], MIXED):
+        harness.group(rewards)
+    first = harness.must_batch()
+    assert rewards_of(first) == (14, 3.5)
+    harness.restart()
+    assert harness.must_batch().stored_rewards == first.stored_rewards, "the same when it is given again"
+    harness.now_s += 1.0
+    for rewards in ([1.0] * 4, MIXED, MIXED):
+        harness.group(rewards)
+    harness.manager.batch_done(first.batch_id, BatchReport(version=1))
+    second = harness.must_batch(1)
+    assert rewards_of(second) == (12, 6.0)
+    assert all(each.rollouts % 4 == 0 for each in second.stored_rewards.values()), "a group is of one family"
+
+
 def test_a_group_closes_with_fewer_members_when_some_are_masked(harness: DataManagerHarness) -> None:
     harness.phase()
     harness.group([1.0, None, 0.0, None])
