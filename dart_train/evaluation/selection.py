@@ -1,16 +1,21 @@
 """Which checkpoint of a run is its result: chosen on validation, never on test.
 
-Role: a pure choice. Rule: the highest lower end of the 95 % interval of success wins, so that few episodes do not win by luck; of equal
-ones the earlier version wins. Non-goals: which evaluations there are (`stored`).
+Role: a pure choice. Rule: a candidate has played most tasks of an evaluation alone, because some of the tasks may be easy ones; the highest
+lower end of the 95 % interval of success wins, so that few episodes do not win by luck; of equal ones the earlier version wins.
+Non-goals: which evaluations there are (`stored`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dart_envs.success import SUCCESS_AT
 from dart_train.evaluation.statistics import Estimate, success_rate
+
+MIN_TASK_SHARE = 0.75
+"""Of the tasks of an evaluation: a version that played fewer of them is not compared with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,22 @@ class ChosenCheckpoint:
     version: int
     success: Estimate
     candidates: Mapping[int, Estimate]
+
+
+def versions_that_played(episodes: Iterable[tuple[int, str]], tasks: int) -> set[int]:
+    """Find the versions that an evaluation judges: while it goes on, inference workers take newer ones.
+
+    Args:
+        episodes: Version and task of each episode that one version wrote.
+        tasks: Number of tasks of the evaluation.
+
+    Returns:
+        Those that played at least `MIN_TASK_SHARE` of its tasks.
+    """
+    played: dict[int, set[str]] = defaultdict(set)
+    for version, task_id in episodes:
+        played[version].add(task_id)
+    return {version for version, found in played.items() if len(found) >= MIN_TASK_SHARE * tasks}
 
 
 def choose_checkpoint(

@@ -44,7 +44,7 @@ from dart_train.evaluation.results import (
     separate_infeasible,
 )
 from dart_train.evaluation.reward_marks import single_source
-from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint
+from dart_train.evaluation.selection import ChosenCheckpoint, choose_checkpoint, versions_that_played
 from dart_train.evaluation.statistics import Estimate, success_rate
 from dart_train.run.components import start_model
 from dart_train.run.lock import run_lock
@@ -231,7 +231,8 @@ def chosen_version(run: OpenRun) -> ChosenCheckpoint:
         )
     if chosen is None:
         raise RecipeError(
-            f"{run.paths.root} has no evaluation on validation to choose a version by: finish the run, or give a number as --version"
+            f"{run.paths.root} has no version that played most tasks of an evaluation on validation alone: finish the run, or give a "
+            "number as --version"
         )
     return chosen
 
@@ -256,23 +257,27 @@ def validated_versions(run: OpenRun) -> dict[int, Estimate]:
 def _validation_episodes(run: OpenRun) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
     """Episodes of a run's evaluations on validation that one kept version wrote: of feasible tasks, and of infeasible ones.
 
+    Of each evaluation those versions count that played most of its tasks.
     Only episodes of one temperature are compared: that of the evaluations during training, or greedy ones where it has no such episode.
     """
     kept = kept_versions(run)
     by_temperature: dict[float, list[EpisodeResult]] = defaultdict(list)
     with Session(run.engine) as session:
-        for name, spec in session.execute(select(PhaseTable.name, PhaseTable.spec)):
+        for name, spec, tasks in session.execute(select(PhaseTable.name, PhaseTable.spec, PhaseTable.n_tasks)):
             if first_name(name) not in (EVAL_BEFORE, EVAL_DURING, EVAL_AFTER):
                 continue
-            by_temperature[PhaseSpec.model_validate(spec).sampling.temperature] += [
-                each
+            alone = [
+                (each.version_min, each)
                 for each in status.results(session, name)
-                if each.version_min == each.version_max and each.version_min in kept
+                if each.version_min is not None and each.version_min == each.version_max
             ]
+            judged = versions_that_played(((version, each.task_id) for version, each in alone), tasks) & kept.keys()
+            temperature = PhaseSpec.model_validate(spec).sampling.temperature
+            by_temperature[temperature] += [each for version, each in alone if version in judged]
     wanted = during_temperature(run.recipe) if run.recipe.eval.during_training else 0.0
-    judged = by_temperature[wanted] or by_temperature[0.0]
-    single_source(judged, f"validation of {run.paths.root}")
-    return separate_infeasible(judged, infeasible_tasks(run.recipe, (each.task_id for each in judged)))
+    episodes = by_temperature[wanted] or by_temperature[0.0]
+    single_source(episodes, f"validation of {run.paths.root}")
+    return separate_infeasible(episodes, infeasible_tasks(run.recipe, (each.task_id for each in episodes)))
 
 
 def _rewards_by_version(episodes: Sequence[EpisodeResult]) -> dict[int, dict[str, list[float]]]:

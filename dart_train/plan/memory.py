@@ -134,6 +134,23 @@ def loading_memory(recipe: Recipe, size: PolicySize) -> int:
     return train.processes * (size.parameters.total * (FLOAT32 + second) + FLOAT32 * size.head + cache)
 
 
+def rollback_memory(recipe: Recipe, size: PolicySize) -> int:
+    """Predict the host memory of the copies that undo a train step whose later optimiser steps fail; 0 where it has one.
+
+    Args:
+        recipe: The recipe.
+        size: The policy.
+
+    Returns:
+        The bytes of all processes: trained weights and the two moments of each.
+    """
+    train = recipe.train
+    if train.epochs * train.minibatches == 1:
+        return 0
+    memory = trainer_memory(recipe, size)
+    return train.processes * (memory.trained_weights + memory.optimizer)
+
+
 def _compute_bytes(recipe: Recipe) -> int:
     train = recipe.train
     half = train.dtype == "bfloat16" or (train.dtype == "auto" and train.device == "cuda")

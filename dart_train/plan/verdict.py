@@ -12,7 +12,7 @@ from typing import Any
 from dart_train.config import Recipe
 from dart_train.plan.forecast import DiskForecast
 from dart_train.plan.latencies import trains_on_cpu
-from dart_train.plan.memory import GIB, EngineMemory, loading_memory, trainer_memory
+from dart_train.plan.memory import GIB, EngineMemory, loading_memory, rollback_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize
 
 LORA_RANK = 64
@@ -104,6 +104,12 @@ def find_problems(
         found.append(
             f"host memory: the {recipe.train.processes} processes of the trainer take about {loading / GIB:.0f} GiB while they load, and "
             f"this host has {host.memory_bytes / GIB:.0f} GiB available: lower train.processes or train.image_cache_gib"
+        )
+    copied = rollback_memory(recipe, size)
+    if host.gpu_bytes is not None and copied > host.memory_bytes:
+        found.append(
+            f"host memory: several optimiser steps per batch keep a copy to go back to, about {copied / GIB:.0f} GiB, and "
+            f"this host has {host.memory_bytes / GIB:.0f} GiB available: set train.epochs = 1 and train.minibatches = 1"
         )
     on_disk = disk.checkpoints + disk.versions + disk.images + disk.being_written
     if on_disk > host.disk_bytes:

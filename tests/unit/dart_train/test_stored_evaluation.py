@@ -35,7 +35,7 @@ from dart_train.evaluation.results import (
     format_table,
     result_rows,
 )
-from dart_train.evaluation.selection import choose_checkpoint
+from dart_train.evaluation.selection import choose_checkpoint, versions_that_played
 from dart_train.evaluation.stored import (
     EvaluationRequest,
     StoredVersion,
@@ -205,6 +205,13 @@ def test_the_choice_is_by_the_lower_end_and_ties_go_to_the_earlier_version() -> 
     assert chosen.version == 3
     assert chosen.candidates[9].value == 1.0
     assert choose_checkpoint({1: {}}) is None
+
+
+def test_a_version_that_played_some_of_the_tasks_is_no_candidate() -> None:
+    """Those that it was lucky to get may be the easy ones; several episodes of a task are one task."""
+    episodes = [*((7, f"t{number}") for number in range(6)), (8, "t6"), (8, "t7"), (8, "t7"), (9, "t0")]
+    assert versions_that_played(episodes, 8) == {7}
+    assert versions_that_played(episodes, 9) == set()
 
 
 def test_infeasible_tasks_and_other_versions_are_in_no_rate() -> None:

@@ -21,7 +21,15 @@ from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
 from dart_train.plan.latencies import Assumptions, passes, recipe_models, version_bytes
-from dart_train.plan.memory import GIB, EngineMemory, engine_memory, loading_memory, trained_parameters, trainer_memory
+from dart_train.plan.memory import (
+    GIB,
+    EngineMemory,
+    engine_memory,
+    loading_memory,
+    rollback_memory,
+    trained_parameters,
+    trainer_memory,
+)
 from dart_train.plan.policy_size import PolicySize, read_policy_size
 from dart_train.plan.verdict import HostResources, find_problems, trainer_room
 from dart_train.trainer.trainer import Trainer
@@ -202,6 +210,18 @@ def test_an_action_head_is_counted(tiny: tuple[Path, Recipe, PolicySize]) -> Non
     assert version_bytes(sharded, whole) - version_bytes(sharded, plain) == 2 * whole.head
     assert size.head == 0
     assert recipe.trainer_shards == 1
+
+
+def test_the_copy_that_several_optimiser_steps_keep_needs_host_memory() -> None:
+    recipe = recipe_of("ui-tars-1.5-7b-4gpu", "train.minibatches=2")
+    size = read_policy_size(recipe)
+    assert rollback_memory(recipe_of("ui-tars-1.5-7b-4gpu"), size) == 0
+    copied = rollback_memory(recipe, size)
+    assert copied == pytest.approx(12 * trained_parameters(recipe, size), rel=1e-6), "over all processes"
+    engine = engine_memory(recipe, size, 80 * GIB)
+    host = replace(LARGE, memory_bytes=copied - 1)
+    told = [each for each in find_problems(recipe, size, engine, NO_DISK, host) if "train.minibatches = 1" in each]
+    assert len(told) == 1
 
 
 def test_quantised_matrices_take_a_byte_per_weight_and_are_proposed_where_a_worker_does_not_fit() -> None:
