@@ -1,8 +1,8 @@
 """Parameters, gradients and optimiser state divided among processes (FSDP2).
 
 Role: `ShardedModel` divides a model, layer by layer, and runs what uses it; `clip_gradients` bounds gradients of which some are shards.
-Rule: the parameters that are stored and updated keep their data type; bfloat16 is only what layers compute in. Gradients are averaged over
-the processes, so that a loss is multiplied by their number before `backward`. Every process runs its layers in the same order and equally
+Rule: parameters that are updated are float32 at least, and bfloat16 is only what layers compute in. Gradients are averaged over the
+processes, so that a loss is multiplied by their number before `backward`. Every process runs its layers in the same order and equally
 often, also those of the vision tower. Non-goals: tensor parallelism, modules that every process holds whole
 (`dart_train.trainer.replicas`).
 """
@@ -23,7 +23,8 @@ class ShardedModel(nn.Module):
     """A model whose parameters are divided over all processes, in place.
 
     Args:
-        model: A transformers model of the Qwen-VL families, on the CPU or on the GPU of this process.
+        model: A transformers model of the Qwen-VL families, on the CPU or on the GPU of this process. It may be loaded in bfloat16, the
+            type of published checkpoints, which takes half of the memory: what is trained becomes float32, layer by layer.
         device: cpu or cuda.
         bfloat16: Whether layers compute in bfloat16.
     """
@@ -42,9 +43,11 @@ class ShardedModel(nn.Module):
             else MixedPrecisionPolicy()
         )
         backbone = model.model
-        for layer in (*backbone.visual.blocks, *backbone.language_model.layers):
-            fully_shard(layer, mesh=mesh, mp_policy=precision)
-        fully_shard(self, mesh=mesh, mp_policy=precision)
+        for part in (*backbone.visual.blocks, *backbone.language_model.layers, self):
+            _update_in_float32(part)
+            fully_shard(part, mesh=mesh, mp_policy=precision)
+        for config in (model.config, model.config.text_config, model.config.vision_config):
+            config.dtype = model.lm_head.weight.dtype  # that of what is trained and saved
 
     def forward(self, compute: Callable[[], T]) -> T:
         """Run what uses the model: the parameters outside its layers are whole meanwhile.
@@ -68,6 +71,12 @@ class ShardedModel(nn.Module):
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         found: dict[str, Any] = get_model_state_dict(self.model, options=options)
         return found
+
+
+def _update_in_float32(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.float()
 
 
 def split_shards(parameters: Iterable[Any]) -> tuple[list[Any], list[Any]]:

@@ -123,15 +123,19 @@ def loading_memory(recipe: Recipe, size: PolicySize) -> int:
         size: The policy.
 
     Returns:
-        The bytes: the policy in float32 and a second model for the KL term in the data type of matrix products, whole in each process; and
-        what is there afterwards, the cache of screenshots. A process that has no shard loads onto its GPU.
+        The bytes: in each process the whole policy as it is stored, of which one layer at a time becomes float32, and after it a second
+        model for the KL term in the data type of matrix products, which one is larger; and what is there afterwards, the cache of
+        screenshots. A process that has no shard loads onto its GPU.
     """
     train = recipe.train
     cache = int(train.image_cache_gib * GIB)
     if recipe.trainer_shards == 1:
         return train.processes * cache
     second = _compute_bytes(recipe) if _has_second_model(recipe) else 0
-    return train.processes * (size.parameters.total * (FLOAT32 + second) + FLOAT32 * size.head + cache)
+    stored = BFLOAT16 if size.in_bfloat16 else FLOAT32
+    widened = FLOAT32 * max(size.parameters.largest_layer, size.parameters.embeddings) if size.in_bfloat16 else 0
+    whole = size.parameters.total * max(stored, second) + widened
+    return train.processes * (whole + FLOAT32 * size.head + cache)
 
 
 def rollback_memory(recipe: Recipe, size: PolicySize) -> int:

@@ -17,6 +17,7 @@ from dart_train.config import Recipe, RecipeError
 from dart_train.grounding.config import OFFSET_PARTS
 from dart_train.model.layouts import PUBLISHED, ParameterCounts, count_parameters, layout_config
 from dart_train.run.recipe_policy import recipe_prompt
+from dart_train.trainer.policy import is_stored_in_bfloat16
 
 TEXT_TOKENS, TINY_TEXT_TOKENS = 800, 64
 """Assumed tokens of instructions beside the screenshots, and those of the prompt `tiny`, which has no rules."""
@@ -45,6 +46,7 @@ class PolicySize:
         answer_tokens: Assumed tokens of an answer.
         past_answers: Earlier answers that a prompt repeats; None: all.
         head: Parameters of the action head; 0 without one.
+        in_bfloat16: Whether its files hold bfloat16, as published checkpoints do.
     """
 
     source: str
@@ -63,6 +65,7 @@ class PolicySize:
     answer_tokens: int = ANSWER_TOKENS
     past_answers: int | None = None
     head: int = 0
+    in_bfloat16: bool = False
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -120,6 +123,8 @@ def read_policy_size(recipe: Recipe) -> PolicySize:
         answer_tokens=min(ANSWER_TOKENS, recipe.rollout.max_tokens),
         past_answers=spec.past_actions,
         head=_head_parameters(config) if recipe.model.pointer else 0,
+        in_bfloat16=recipe.model.path is not None
+        and (recipe.model.path in PUBLISHED or is_stored_in_bfloat16(recipe.model.path)),
     )
 
 

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, WeightUpdateError
+from dart_agent.grounding.model import HEAD_PREFIX
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.weights.digest import weights_digest
+from dart_agent.inference.weights.files import read_header, weight_files
 from dart_train.model.adapters import AdaptedModel, attach_adapter, load_adapter
 from dart_train.model.pointing_model import load_pointing_model
 from dart_train.model.policy_model import LoadedModel, ModelLoader, load_model
@@ -31,6 +33,7 @@ def load_policy(
     device: str,
     *,
     bfloat16: bool = False,
+    sharded: bool = False,
     load: ModelLoader = load_model,
 ) -> LoadedModel:
     """Load what is trained.
@@ -40,6 +43,8 @@ def load_policy(
         start_model: The start model of the run, or a version of it that training goes on from.
         device: Name of the torch device.
         bfloat16: Whether forward passes run in bfloat16; the weights under an adapter are bfloat16 then. Trained weights are float32.
+        sharded: Whether processes divide it (`dart_train.model.sharding`), where trained weights become float32; they are loaded as they
+            are stored.
         load: Loads models that have no action head.
 
     Returns:
@@ -49,7 +54,10 @@ def load_policy(
         ConfigError: An adapter is trained, and the version holds none; or an action head, and there is none.
     """
     if config.lora is None:
-        return load_pointing_model(start_model, device) if config.pointer else load(start_model, device)
+        half = sharded and is_stored_in_bfloat16(start_model)
+        if config.pointer:
+            return load_pointing_model(start_model, device, bfloat16=half)
+        return load(start_model, device, bfloat16=half)
     adapted: LoadedModel
     if config.pointer:
         adapted = load_pointing_model(config.start_model, device, bfloat16=bfloat16).adapted(config.lora)
@@ -62,6 +70,24 @@ def load_policy(
             f"{start_model} holds no adapter, and train.lora_rank is set: continue without it, or begin a new run from that model"
         )
     return adapted
+
+
+def is_stored_in_bfloat16(name_or_path: str) -> bool:
+    """Tell whether loading a model in bfloat16 loses no bit of it, but for an action head, which is float32 in any case.
+
+    Args:
+        name_or_path: Its directory or name.
+
+    Returns:
+        Whether all of its weights are bfloat16; False for a model that is not there.
+    """
+    try:
+        files = weight_files(resolve_checkpoint(name_or_path))
+        headers = [read_header(file)[0] for file in files]
+    except (ConfigError, WeightUpdateError):  # what is not there is told where it is loaded
+        return False
+    backbone = (entry for header in headers for name, entry in header.items() if not name.startswith(HEAD_PREFIX))
+    return all(entry["dtype"] == "BF16" for entry in backbone)
 
 
 def open_reference(

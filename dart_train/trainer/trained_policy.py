@@ -65,27 +65,31 @@ class TrainedPolicy:
         bfloat16 = self.compute.bfloat16
         # Shards go to their device layer by layer: no GPU ever holds a whole model of several ranks.
         loads_on = "cpu" if self._sharded else self.compute.device
-        self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16, load=load)
+        self.loaded = load_policy(config, start_model, loads_on, bfloat16=bfloat16, sharded=self._sharded, load=load)
         set_up_training(self.loaded.model, config.gradient_checkpointing, config.freeze_vision)
         if isinstance(self.loaded, PointingModel):
             set_up_training(self.loaded.head)
             self.loaded.head.to(self.compute.device)
         if bfloat16:
             cast_frozen(self.loaded.model, torch.bfloat16)
-        self.scorer = PolicyScorer(self.loaded.model)
+        self._shards: dict[PolicyScorer, ShardedModel] = {}
+
+        def make_scorer(model: Any) -> PolicyScorer:
+            scorer = PolicyScorer(model)
+            optimize_vision(model)
+            if self._sharded:
+                self._shards[scorer] = ShardedModel(model, self.compute.device, bfloat16)
+                scorer.always_vision = True
+            return scorer
+
+        self.scorer = make_scorer(self.loaded.model)
         self._writer = PolicyWriter(config)
         self._open_reference: Reference | None = None
         self._reference = self.scorer
-        if config.loss.kl_coefficient:
+        if config.loss.kl_coefficient:  # loaded when the policy is in shards already, and its memory is free again
             self._open_reference = open_reference(config, self.loaded, loads_on, bfloat16=bfloat16, load=load)
             with self._open_reference() as model:
-                self._reference = self.scorer if model is self.loaded.model else PolicyScorer(model)
-        self._shards: dict[PolicyScorer, ShardedModel] = {}
-        for scorer in {id(each): each for each in (self.scorer, self._reference)}.values():
-            optimize_vision(scorer.model)
-            if self._sharded:
-                self._shards[scorer] = ShardedModel(scorer.model, self.compute.device, bfloat16)
-                scorer.always_vision = True
+                self._reference = self.scorer if model is self.loaded.model else make_scorer(model)
         shards, whole = split_shards(self.trained().values())
         share_parameters(whole, ranks)
         optimizer = config.optimizer

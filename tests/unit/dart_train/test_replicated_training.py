@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, VersionRecord
 from dart_agent.inference.weights.digest import weights_digest
 from dart_train.model.pointing_model import load_pointing_model
+from dart_train.model.weights import cast_to_bfloat16
 from dart_train.trainer.ranks import Ranks
 from tests.unit.dart_agent.grounding_models import small_model
 
@@ -45,8 +47,8 @@ def batches(root: Path) -> list[Batch]:
 
 
 def changed(found: dict[str, torch.Tensor], start: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    names = [name for name in found if not torch.equal(found[name], start[name])]
-    return {"found": {name: found[name] for name in names}, "start": {name: start[name] for name in names}}
+    names = [name for name in found if not torch.equal(found[name], start[name].float())]
+    return {"found": {name: found[name] for name in names}, "start": {name: start[name].float() for name in names}}
 
 
 def stored_parts(directory: Path) -> dict[str, Any]:
@@ -81,11 +83,20 @@ def test_two_processes_train_the_adapter_that_one_trains_and_go_on_alone(root: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("adapter", [{}, {"lora": {"rank": 4}}], ids=["all", "adapter"])
-def test_two_processes_train_the_action_head_that_one_trains(root: Path, adapter: dict[str, Any]) -> None:
-    folder = root / ("adapted" if adapter else "pointing")
+@pytest.mark.parametrize(
+    ("adapter", "rounded"),
+    [({}, False), ({}, True), ({"lora": {"rank": 4}}, False)],
+    ids=["all", "loaded-in-bfloat16", "adapter"],
+)
+def test_two_processes_train_the_action_head_that_one_trains(
+    root: Path, adapter: dict[str, Any], rounded: bool
+) -> None:
+    """A published checkpoint is loaded in its own type where processes share it, and trained in float32."""
+    folder = root / ("adapted" if adapter else f"pointing-{rounded}")
     model = small_model("qwen3_vl", folder, offset_parts=2)
     model.save(folder / "model")
+    if rounded:
+        cast_to_bfloat16(folder / "model")
     images = ImageStore(root / "images")
     made = [batch_with_points(load_pointing_model(folder / "model"), images)]
     assert any(row.step.pointers for row in made[0].rows)
@@ -100,6 +111,9 @@ def test_two_processes_train_the_action_head_that_one_trains(root: Path, adapter
     train(alone, made, Ranks())
     train_in_two_processes(together, made)
     check_same(alone, together, 1, start)
+    assert {tensor.dtype for tensor in published(together, 1).values()} == {torch.float32}
+    config_files = [json.loads((each.weights / "v1" / "config.json").read_text()) for each in (alone, together)]
+    assert config_files[0] == config_files[1]
     parts = stored_parts(together.checkpoints / "update00000001")
     backbone = {len(parts[name]) for name in parts if "language_model" in name and name.startswith("model.")}
     assert backbone == ({1} if adapter else {2}), "all of a backbone is sharded, and an adapter is not"

@@ -174,7 +174,7 @@ def test_each_process_of_an_adapter_holds_the_whole_policy() -> None:
 def test_processes_that_load_whole_models_need_host_memory() -> None:
     recipe = recipe_of("ui-tars-1.5-7b-8gpu")
     size = read_policy_size(recipe)
-    of_one = size.parameters.total * (4 + 2) + 4 * GIB
+    of_one = size.parameters.total * 2 + 4 * size.parameters.embeddings + 4 * GIB
     assert loading_memory(recipe, size) == 6 * of_one
     engine = engine_memory(recipe, size, 80 * GIB)
     assert find_problems(recipe, size, engine, NO_DISK, replace(LARGE, memory_bytes=6 * of_one)) == []
