@@ -1,10 +1,10 @@
 """Any OpenAI-compatible endpoint as the policy, and others by their dialect.
 
 Role: `EndpointPolicy` is a `Policy` that asks `POST {base_url}/chat/completions`, or another API in its `ApiDialect`. Rule: pictures go as
-PNG data URLs; the key comes from the environment variable that the settings name, is sent in a header, and appears in no message; failures
-are tried again as `decisions.retries` says. Completions have neither token ids nor log-probs, which marks every step of the trajectory:
-such a step is never trained on. Non-goals: weights and versions of the endpoint, which nobody here knows; evaluation without the agent
-(`dart_envs.evaluation`).
+PNG data URLs; the key comes from the environment variable that the settings name, is sent in a header, and appears in no message; failures,
+and replies that are no answer, are tried again as `decisions.retries` says. Completions have neither token ids nor log-probs, which marks
+every step of the trajectory: such a step is never trained on. Non-goals: weights and versions of the endpoint, which nobody here knows;
+evaluation without the agent (`dart_envs.evaluation`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.observations.transforms import encode_png
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
+from dart_server.wire.guest_answers import JsonLimit, parse_json
 
 _BUSY_STATUS = frozenset({429, 503, 529})
 """529: Anthropic's, overloaded."""
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 500, 502, 504})
 _MAX_DETAIL = 300
+_ANSWER_LIMIT = JsonLimit(32 * 1024**2, depth=64, values=200_000)
+"""Of a reply, which an endpoint can fill with anything. Those of the APIs have less than ten levels."""
 
 
 class EndpointSettings(StrictModel):
@@ -156,7 +159,7 @@ class EndpointPolicy:
         if self._dialect is not None:
             return self._read(self._dialect, body, reply)
         try:
-            answer = reply.json()
+            answer = parse_json(reply.content, _ANSWER_LIMIT)
             choice = answer["choices"][0]
             text = str(choice["message"].get("content") or "")  # a model that refuses, or is filtered, may say nothing
             reason = choice.get("finish_reason")
@@ -176,7 +179,7 @@ class EndpointPolicy:
 
     def _read(self, dialect: ApiDialect, body: dict[str, Any], reply: httpx.Response) -> Completion:
         try:
-            return dialect.read(body, reply.json())
+            return dialect.read(body, parse_json(reply.content, _ANSWER_LIMIT))
         except ValueError as error:
             detail = self._without_key(reply.text)[:_MAX_DETAIL]
             raise WorkerError(f"its answer is none of its API, {error}: {detail}", RequestFailure.ENGINE) from None

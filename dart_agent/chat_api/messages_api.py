@@ -30,7 +30,7 @@ from dart_agent.types import Completion, PolicyRequest
 from dart_envs.types import RgbImage
 
 API_VERSION = "2023-06-01"
-_CUT_OFF = frozenset({"max_tokens", "model_context_window_exceeded"})
+_CUT_OFF = ("max_tokens", "model_context_window_exceeded")
 _PERFORMED = "Performed. The last result of this turn shows the screen."
 _NOT_SHOWN = "The screenshot is not shown any more."
 

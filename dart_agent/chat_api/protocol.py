@@ -12,13 +12,12 @@ in vLLM's server.
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_agent.strict_model import format_validation_error
@@ -181,7 +180,9 @@ def read_data_url(url: str, param: str) -> RgbImage:
             if picture.width * picture.height > MAX_IMAGE_PIXELS:
                 raise ChatRequestError(f"The image has more than {MAX_IMAGE_PIXELS} pixels.", param)
             return np.asarray(picture.convert("RGB"))
-    except (binascii.Error, UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except ChatRequestError:
+        raise
+    except (ValueError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ChatRequestError(f"The image is no readable {', '.join(IMAGE_FORMATS)}: {error}", param) from error
 
 

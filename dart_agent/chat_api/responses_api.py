@@ -95,9 +95,8 @@ class ResponsesDialect:
         if answer.get("status") == "failed":
             raise _failure(answer.get("error"))
         items = objects(answer.get("output"), "output")
-        reason = (
-            (answer.get("incomplete_details") or {}).get("reason") if answer.get("status") == "incomplete" else None
-        )
+        incomplete = answer.get("incomplete_details") if answer.get("status") == "incomplete" else None
+        reason = incomplete.get("reason") if isinstance(incomplete, dict) else None
         usage = answer.get("usage")
         details = usage.get("input_tokens_details") if isinstance(usage, dict) else None
         said = items if body.get("tools") else "".join(_texts(items))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dart_agent.chat_api.endpoint_policy import EndpointSettings
     from dart_agent.explore.choosers import Chooser
     from dart_agent.explore.desktops.base import ExplorableDesktop
+    from dart_agent.explore.graph import ExplorationGraph
     from dart_agent.explore.store import ExploreStore
     from dart_agent.types import Policy
 
@@ -115,7 +116,7 @@ def page(
         from dart_agent.explore.store import ExploreStore
 
         with ExploreStore.open(out, options.database_url) as store:
-            typer.echo(f"the page is {_write_page(store, to)}")
+            typer.echo(f"the page is {_write_page(store, store.load_graph(), to)}")
 
 
 @explore_app.command()
@@ -148,17 +149,18 @@ def _explore(
     from dart_agent.component_process import run_until_signal
 
     logging.basicConfig(level=logging.WARNING)
-    code = asyncio.run(run_until_signal(_run(store, settings, endpoint, options)))
     graph = store.load_graph()
+    code = asyncio.run(run_until_signal(_run(store, graph, settings, endpoint, options)))
     tried, everything = graph.count_candidates()
     typer.echo(f"{store.last_step()} steps, {len(graph.screens)} screens, {tried} of {everything} candidates tried")
     if graph.screens:
-        typer.echo(f"the page is {_write_page(store, None)}")
+        typer.echo(f"the page is {_write_page(store, graph, None)}")
     raise typer.Exit(code)
 
 
 async def _run(
     store: ExploreStore,
+    graph: ExplorationGraph,
     settings: ExploreSettings,
     endpoint: EndpointSettings | None,
     options: ExploringOptions,
@@ -169,7 +171,8 @@ async def _run(
         _open_model(endpoint) as model,
         _open_desktop(store, settings, options.farm_url) as (desktop, forget_root),
     ):
-        explorer = Explorer(store, _make_chooser(settings.chooser, model, options.model_timeout), settings, typer.echo)
+        chooser = _make_chooser(settings.chooser, model, options.model_timeout)
+        explorer = Explorer(store, chooser, settings, typer.echo, graph=graph)
         await explorer.run(desktop)
         if not options.keep_snapshots:
             await explorer.discard_snapshots(desktop)
@@ -243,12 +246,12 @@ async def _ask_for_queries(store: ExploreStore, endpoint: EndpointSettings, time
     return written
 
 
-def _write_page(store: ExploreStore, to: Path | None) -> Path:
+def _write_page(store: ExploreStore, graph: ExplorationGraph, to: Path | None) -> Path:
     from dart_agent.explore.page import to_html
 
     path = to or store.out / PAGE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(to_html(store), encoding="utf-8")
+    path.write_text(to_html(store, graph), encoding="utf-8")
     return path
 
 

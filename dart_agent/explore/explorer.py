@@ -11,7 +11,7 @@ arrives elsewhere goes on from there. Nobody goes to a screen for something that
 what showed such a candidate before is done again.
 
 Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops.base`), what is within reach
-(`dart_agent.explore.reach`).
+(`dart_agent.explore.reach`), which snapshots there are (`dart_agent.explore.desktops.snapshots`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from dart_agent.errors import AgentError, ModelFaultError
 from dart_agent.explore.candidates import CandidateAction, list_candidates
 from dart_agent.explore.choosers import ChoiceContext, Chooser, PlaceContext
 from dart_agent.explore.desktops.base import DesktopFaultError, ExplorableDesktop
+from dart_agent.explore.desktops.snapshots import ScreenSnapshots
 from dart_agent.explore.desktops.walker import Walker
-from dart_agent.explore.graph import START_SCREEN, KnownScreen
+from dart_agent.explore.graph import START_SCREEN, ExplorationGraph, KnownScreen
 from dart_agent.explore.reach import Reach
 from dart_agent.explore.screens import ScreenView, has_changed, identify
 from dart_agent.explore.settings import ExploreSettings
@@ -55,6 +56,7 @@ class Explorer:
         chooser: Who chooses.
         settings: How it runs; None: as the store says.
         report: Takes a line for each step.
+        graph: The graph of the store, where it is loaded already.
     """
 
     def __init__(
@@ -63,13 +65,16 @@ class Explorer:
         chooser: Chooser,
         settings: ExploreSettings | None = None,
         report: Report | None = None,
+        *,
+        graph: ExplorationGraph | None = None,
     ) -> None:
         self._store = store
         self._chooser = chooser
         self._settings = settings or store.settings
         self._report = report or (lambda _line: None)
-        self.graph = store.load_graph()
+        self.graph = store.load_graph() if graph is None else graph
         self._reach = Reach(self.graph)
+        self._snapshots = ScreenSnapshots(store, self.graph, self._reach, self._settings.max_snapshots, self._report)
         self._last_step = store.last_step()
         self._returned_steps: set[int] = set()
         """Numbers below the last one that were given back."""
@@ -116,11 +121,11 @@ class Explorer:
 
         Args:
             desktop: Any desktop of the exploration.
+
+        Raises:
+            DesktopFaultError: Some could not be deleted; all have been tried.
         """
-        for screen in self.graph.screens.values():
-            if screen.snapshot is not None:
-                await desktop.discard(screen.snapshot)
-                self._note_snapshot(screen, None)
+        await self._snapshots.discard_all(desktop)
 
     # One desktop.
 
@@ -394,44 +399,26 @@ class Explorer:
     # Snapshots.
 
     async def _save(self, walker: Walker, screen: KnownScreen) -> None:
-        """Take a snapshot of a screen that the desktop shows, where there is room or one that is worth less."""
-        if not self._settings.snapshots:
-            return
-        saved = [one for one in self.graph.screens.values() if one.snapshot is not None]
-        try:
-            if len(saved) >= self._settings.max_snapshots:
-                least = min(saved, key=lambda one: (self._worth(one), one.screen_id))
-                assert least.snapshot is not None
-                await walker.desktop.discard(least.snapshot)
-                self._note_snapshot(least, None)
-            self._note_snapshot(screen, await walker.desktop.save())
-        except DesktopFaultError as fault:
-            self._report(f"       no snapshot of screen {screen.screen_id}: {fault}")
-
-    def _worth(self, screen: KnownScreen) -> float:
-        """What a snapshot of a screen is worth: the greatest value of something untried there."""
-        best = self._reach.best_untried(screen.screen_id)
-        return -float("inf") if best is None else best
+        """Take a snapshot of a screen that the desktop shows, where snapshots are taken."""
+        if self._settings.snapshots:
+            await self._snapshots.take(walker.desktop, screen)
 
     async def _restore(self, walker: Walker, screen: KnownScreen) -> None:
-        """Go to a screen by its snapshot; a snapshot that fails, or shows something else, is forgotten."""
-        assert screen.snapshot is not None
+        """Go to a screen by its snapshot; a snapshot that fails, or shows something else, is deleted."""
+        snapshot = screen.snapshot
+        assert snapshot is not None
         try:
-            await walker.desktop.restore(screen.snapshot)
+            await walker.desktop.restore(snapshot)
         except DesktopFaultError as fault:
-            self._report(f"       the snapshot of screen {screen.screen_id} is gone: {fault}")
-            self._note_snapshot(screen, None)
+            self._report(f"       screen {screen.screen_id} is not restored from its snapshot: {fault}")
+            await self._snapshots.forget(walker.desktop, screen, snapshot)
             await self._restart(walker)
             return
         await self._look(walker, "snapshot")
         if walker.screen_id != screen.screen_id:
-            self._note_snapshot(screen, None)
+            await self._snapshots.forget(walker.desktop, screen, snapshot)
             if walker.screen_id is None:
                 await self._restart(walker)
-
-    def _note_snapshot(self, screen: KnownScreen, snapshot: str | None) -> None:
-        screen.snapshot = snapshot
-        self._store.set_snapshot(screen.screen_id, snapshot)
 
     def _note_fault(self, walker: Walker, step: int, kind: str, fault: AgentError) -> None:
         """A fault costs its step; too many in a row end the exploration. An action that has begun is the one that failed."""

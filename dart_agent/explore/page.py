@@ -84,16 +84,18 @@ def coverage(screens: Sequence[StoredScreen], steps: Sequence[StoredStep]) -> li
     return points
 
 
-def to_html(store: ExploreStore) -> str:
+def to_html(store: ExploreStore, graph: ExplorationGraph | None = None) -> str:
     """The whole page.
 
     Args:
         store: The exploration.
+        graph: Its graph, where it is loaded already.
 
     Returns:
         HTML.
     """
-    settings, screens, steps, graph = store.settings, store.screens(), store.steps(), store.load_graph()
+    settings, screens, steps = store.settings, store.screens(), store.steps()
+    graph = store.load_graph() if graph is None else graph
     title = f"Exploration of {settings.app}"
     body = [
         f"<h1>{html.escape(title)}</h1>",

@@ -57,7 +57,7 @@ class ExplorableDesktop(Protocol):
         ...
 
     async def discard(self, snapshot: str) -> None:
-        """Delete a snapshot; one that is gone already is no fault."""
+        """Delete a snapshot; one that is gone already is no fault. Raises DesktopFaultError."""
         ...
 
     async def fork(self, count: int) -> Sequence[Self]:

@@ -3,8 +3,9 @@
 Role: `FarmDesktop` is an `ExplorableDesktop` on a lease. Rule: the application is started once; that state is the root snapshot, to which
 `restart` goes back. A lease that is lost, or whose desktop died, is replaced by a copy of the root; where that is gone, too, the
 application is started anew. A desktop and its forks have one root: a new one takes the place of the old one, which is deleted, for all of
-them. Errors of the farm and of the desktop are `DesktopFaultError`. The application in front is the class of the active window. Non-goals:
-which desktops a farm has.
+them. Errors of the farm and of the desktop are `DesktopFaultError`. The application in front is the class of the active window. A screen is
+seen when tree and active window are the same before and after its picture; one that changes at each of `LOOKS` looks, as that of a player
+does, is taken as the last look found it. Non-goals: which desktops a farm has.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.setup.windows import wait_started, window_ids
 from dart_envs.types import Action
-from dart_server.wire import DesktopShape, SettleSpec
+from dart_server.wire import A11yElement, DesktopShape, SettleSpec
 from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 SETTLE = SettleSpec(quiet_ms=200, cap_ms=3_000)
 START_SETTLE = SettleSpec(quiet_ms=1_000, cap_ms=15_000)
 START_TIMEOUT_S = 60.0
+LOOKS = 3
+"""Looks at a screen that changes; each waits until the pixels are quiet."""
 FORK_WAIT_S = 120.0
 WINDOWS_LIMIT = JsonLimit(1024**2, depth=6, values=50_000)
 _WINDOWS = TypeAdapter(list[dict[str, Any]])
@@ -109,10 +112,18 @@ class FarmDesktop:
     async def observe(self) -> ScreenView:
         """As `ExplorableDesktop`."""
         async with _faults():
-            frame = await self._lease.step([], SETTLE)
-            elements = await self._lease.a11y()
-            application, window = await self._active_window()
-        return ScreenView(frame.image, tuple(elements), application, window)
+            await self._lease.step([], SETTLE)  # what an action has begun is over, or takes longer
+            before = await self._describe()
+            for _ in range(LOOKS):
+                frame = await self._lease.step([], SETTLE)
+                after = await self._describe()
+                if after == before:
+                    break
+                before = after
+            else:
+                log.info("The screen changed during each of %d looks at it: the last one is used.", LOOKS)
+        elements, application, window = after
+        return ScreenView(frame.image, elements, application, window)
 
     async def perform(self, actions: Sequence[Action]) -> None:
         """As `ExplorableDesktop`."""
@@ -188,6 +199,10 @@ class FarmDesktop:
         if old is not None:
             with contextlib.suppress(DesktopFaultError):  # it is gone already where it did not restore
                 await self.discard(old)
+
+    async def _describe(self) -> tuple[tuple[A11yElement, ...], str, str]:
+        """The tree, and class and title of the active window."""
+        return (tuple(await self._lease.a11y()), *await self._active_window())
 
     async def _active_window(self) -> tuple[str, str]:
         """Class and title of the active window; "" for both without one."""

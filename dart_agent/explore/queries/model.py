@@ -2,12 +2,14 @@
 
 Role: `model_queries` asks a multimodal model to describe what an element looks like, does, and leads to, from the screens before and after
 it; then asks it which numbered element each query means, and drops those that it cannot tell. Rule: a model that fails, stalls or answers
-nonsense costs its transition the model's words; rules describe it instead, and after `MAX_FAULTS` in a row all that is left. Non-goals:
-files (`dart_agent.explore.queries.rules`).
+nonsense costs its transition the model's words; rules describe it instead, and after `MAX_FAULTS` in a row all that is left. A query of
+rules that describes another tried element, too, is used for neither, whoever describes the other one. Non-goals: files
+(`dart_agent.explore.queries.rules`).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import get_args
 
@@ -56,7 +58,7 @@ async def model_queries(
 
     Args:
         store: Holds the pictures.
-        transitions: What is asked about.
+        transitions: All transitions of the exploration, each element of a screen once.
         model: Who writes and filters.
         timeout_s: Longest wait for an answer.
         clock: The clock of the wait.
@@ -66,9 +68,12 @@ async def model_queries(
         that were.
     """
     queries: list[ElementQuery] = []
+    of_rules: dict[tuple[int, str], list[ElementQuery]] = defaultdict(list)
+    for query in rule_queries(transitions):
+        of_rules[_place(query.transition)].append(query)
     faults = in_a_row = 0
     for number, transition in enumerate(transitions):
-        by_rules = rule_queries([transition])
+        by_rules = of_rules[_place(transition)]
         if transition.after is None:
             queries += by_rules
             continue
@@ -86,6 +91,11 @@ async def model_queries(
         in_a_row = 0
         queries += [*(one for one in by_rules if one.kind == "name"), *kept]
     return drop_ambiguous(queries), faults
+
+
+def _place(transition: ElementTransition) -> tuple[int, str]:
+    """What tells a transition from all others: screen and element."""
+    return transition.screen.known.screen_id, transition.candidate.key
 
 
 async def _write(

@@ -213,6 +213,15 @@ async def test_a_picture_that_claims_to_be_huge_is_refused_before_it_is_unpacked
         read_request({"model": "tiny", "messages": [message]}).policy_requests("r", 5)
 
 
+@pytest.mark.parametrize("text", ["\N{SNOWMAN}", "====", "iVBORw0KGgo="])
+async def test_what_is_no_picture_is_refused(client: httpx.AsyncClient, text: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+    body = {"model": "tiny", "messages": [{"role": "user", "content": [part]}]}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("The image is no readable")
+
+
 async def test_bodies_that_are_no_request(client: httpx.AsyncClient) -> None:
     for body in (b"{", b"[]", b"[" * 100_000, b"\xff", b" " * (MAX_BODY_BYTES + 1)):
         answer = await client.post("/v1/chat/completions", content=body)

@@ -73,6 +73,34 @@ async def test_failures_are_tried_again_with_the_same_key_of_the_request() -> No
     assert len(set(seen)) == 1
 
 
+DEEP = "[" * 3000 + "]" * 3000
+NONSENSE = [
+    "[" * 100_000,
+    DEEP,
+    f'{{"choices": [{{"message": {{"content": {DEEP}}}, "finish_reason": "stop"}}]}}',
+    f'{{"choices": [{{"message": {{"content": {"[" * 100 + "]" * 100}}}, "finish_reason": "stop"}}]}}',
+    '{"choices": {"0": 1}}',
+    "1" * 5000,
+    "null",
+]
+
+
+@pytest.mark.parametrize("body", NONSENSE, ids=range(len(NONSENSE)))
+async def test_nonsense_is_one_failed_attempt(body: str) -> None:
+    replies = [httpx.Response(200, text=body), httpx.Response(200, json=ANSWER)]
+    async with policy(lambda sent: replies.pop(0)) as asked:
+        assert (await asked.complete(request())).text == "Action: wait()"
+    async with policy(lambda sent: httpx.Response(200, text=body)) as asked:
+        with pytest.raises(PolicyUnavailableError, match="its answer is no chat completion"):
+            await asked.complete(request())
+
+
+async def test_half_of_a_surrogate_pair_does_not_reach_the_next_request() -> None:
+    body = json.dumps({"choices": [{"message": {"content": "a\ud800"}, "finish_reason": "stop"}]})
+    async with policy(lambda sent: httpx.Response(200, text=body)) as asked:
+        assert (await asked.complete(request())).text == "a\N{REPLACEMENT CHARACTER}"
+
+
 async def test_a_refusal_is_not_tried_again_and_silence_ends_with_a_reason() -> None:
     calls: list[httpx.Request] = []
 

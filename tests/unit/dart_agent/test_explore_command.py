@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from dart_agent.cli import app
 from dart_agent.explore.candidates import ALWAYS_AVOIDED
+from dart_agent.explore.graph import ExplorationGraph
 from dart_agent.explore.page import coverage
 from dart_agent.explore.store import ExploreStore, hold_folder
 
@@ -42,6 +43,24 @@ def test_an_exploration_is_started_resumed_shown_and_asked_about(tmp_path: Path)
     code, said = run("explore", "queries", str(out), "--to", str(tmp_path / "data"))
     assert code == 0, said
     assert (tmp_path / "data" / "train.jsonl").is_file()
+
+
+def test_a_command_builds_the_graph_from_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, load_graph = [], ExploreStore.load_graph
+
+    def load(store: ExploreStore) -> ExplorationGraph:
+        built.append(store)
+        return load_graph(store)
+
+    monkeypatch.setattr(ExploreStore, "load_graph", load)
+    out = tmp_path / "explored"
+    commands = (*START, "--out", str(out), "--steps", "6"), ("explore", "resume", str(out), "--steps", "9")
+    for number, command in enumerate((*commands, ("explore", "page", str(out))), 1):
+        code, said = run(*command)
+        assert code == 0, said
+        assert len(built) == number
+    graph = load_graph(built[0])
+    assert f"{len(graph.screens)} screens, " in run("explore", "resume", str(out), "--steps", "9")[1]
 
 
 @pytest.mark.parametrize(

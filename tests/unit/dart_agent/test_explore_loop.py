@@ -12,8 +12,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import httpx
 import pytest
 
+from dart_agent.chat_api.endpoint_policy import EndpointPolicy, EndpointSettings
 from dart_agent.errors import AgentError, ConfigError, PolicyUnavailableError
 from dart_agent.explore.choosers import BreadthFirstChooser, Chooser, GreatestQChooser, RandomChooser
 from dart_agent.explore.desktops.base import DesktopFaultError
@@ -142,6 +144,20 @@ async def test_a_model_that_fails_stalls_or_babbles_costs_a_step_each_and_never_
     assert "status 500" in causes[2]
     assert model.asked == 12
     assert len(explorer.graph.screens) >= 1
+
+
+async def test_nonsense_of_an_endpoint_costs_one_step(tmp_path: Path) -> None:
+    replies = ["[" * 100_000, "<html>"]
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        choice = {"choices": [{"message": {"content": '{"choice": 1}'}, "finish_reason": "stop"}]}
+        return httpx.Response(200, text=replies.pop(0)) if replies else httpx.Response(200, json=choice)
+
+    endpoint = EndpointSettings(base_url="http://127.0.0.1:9/v1", model="m", api_key_variable=None, max_attempts=1)
+    async with EndpointPolicy(endpoint, transport=httpx.MockTransport(answer)) as model:
+        await explore(tmp_path, SETTINGS.model_copy(update={"max_steps": 4}), ModelChooser(model))
+    with ExploreStore.open(tmp_path) as store:
+        assert [step.kind for step in store.steps()] == ["model_fault", "model_fault", "explore", "explore"]
 
 
 async def test_a_dead_endpoint_ends_in_an_error_and_the_exploration_goes_on_later(tmp_path: Path) -> None:

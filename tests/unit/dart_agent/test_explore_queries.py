@@ -170,15 +170,18 @@ async def test_an_exploration_becomes_files_that_grounding_reads(tmp_path: Path)
 class ScriptedAuthor:
     """Writes queries, answers which element is meant, or fails."""
 
-    def __init__(self, *, choice: int | None, fail: bool = False, functional: str = "open it") -> None:
+    def __init__(
+        self, *, choice: int | None, fail: bool = False, fails_for: str = "", functional: str = "open it"
+    ) -> None:
         self.choice = choice
+        self.fails_for = fails_for
         self.functional = functional
         self.fail = fail
         self.asked = 0
 
     async def complete(self, request: PolicyRequest) -> Completion:
         self.asked += 1
-        if self.fail:
+        if self.fail or request.request_id == self.fails_for:
             raise PolicyUnavailableError("status 500")
         text = json.dumps({"choice": self.choice})
         if request.request_id.startswith("query"):
@@ -213,6 +216,24 @@ async def test_a_model_that_is_gone_is_not_waited_for_at_every_element(tmp_path:
         transitions = element_transitions([MAIN, DIALOG], CLICKS[:1]) * (MAX_FAULTS + 3)
         _, faults = await model_queries(store, transitions, author)
         assert (faults, author.asked) == (MAX_FAULTS + 3, MAX_FAULTS)
+
+
+async def test_a_query_that_fits_two_elements_is_left_out_where_the_model_failed_for_one_of_them(
+    tmp_path: Path,
+) -> None:
+    both = [*CLICKS[:1], click(2, MAIN, "Save", 2, StepOutcome.NEW_EDGE)]
+    transitions = element_transitions([MAIN, DIALOG], both)
+    assert [one.candidate.name for one in transitions] == ["Save", "Open"]
+    with ExploreStore.create(tmp_path, ExploreSettings(app="x")) as store:
+        for screen in (MAIN, DIALOG):
+            store.image_path(screen.image_sha256).write_bytes(_png())
+        queries, faults = await model_queries(store, transitions, ScriptedAuthor(choice=2, fails_for="query-0"))
+    assert faults == 1
+    assert {query.text for query in queries if query.transition is transitions[1]} > {"the left one"}
+    assert [query for query in queries if query.transition is transitions[0]] == [
+        query for query in rule_queries(transitions) if query.transition is transitions[0]
+    ]
+    assert not any("Open a file" in query.text or "Cancel" in query.text for query in queries), "both open it"
 
 
 def _png() -> bytes:

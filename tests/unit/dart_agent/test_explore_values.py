@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from dart_agent.explore.choosers import (
 from dart_agent.explore.graph import ExplorationGraph, KnownScreen
 from dart_agent.explore.model_chooser import ModelChooser, draw_softmax, parse_choice
 from dart_agent.explore.screens import ScreenIdentity, ScreenView
-from dart_agent.explore.values import QTable, StepOutcome, ValueSettings
+from dart_agent.explore.values import MAX_SWEEPS, SWEEP_TOLERANCE, QTable, StepOutcome, ValueSettings
 from dart_agent.types import Completion, FinishReason, PolicyRequest
 from dart_envs.types import Action, ActionType
 
@@ -69,6 +70,79 @@ def test_the_value_of_a_known_action_is_how_near_it_leads_to_something_untried()
     assert table.screen_value(1) == 1
     table.record(1, "b", StepOutcome.NO_CHANGE, 1)
     assert table.screen_value(1) == 0
+
+
+class PlainTable(QTable):
+    """Forgets what has been found to be unchanged, and sweeps over everything."""
+
+    def _sweep(self) -> None:
+        self._untried_best.clear()
+        self._changed |= set(self._groups)
+        for screen_id in self._changed:
+            self._note_value(screen_id)
+        for _ in range(MAX_SWEEPS):
+            self._unsettled |= set(self._groups)
+            if self._sweep_once() < SWEEP_TOLERANCE:
+                return
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize(("names", "new"), [(3, 0.05), (5, 0.1), (12, 0.3)])
+def test_values_are_those_of_sweeps_over_everything(names: int, new: float, sharing: bool) -> None:
+    """With few names everything is tried soon, so that values fall through loops of the graph."""
+    rng, settings = random.Random(names), ValueSettings(sharing=sharing)
+    table, plain = QTable(settings), PlainTable(settings)
+    keys: dict[int, list[str]] = {}
+
+    def add(screen_id: int, groups: dict[str, str]) -> None:
+        keys.setdefault(screen_id, []).extend(groups)
+        for one in (table, plain):
+            one.add_candidates(screen_id, groups)
+
+    def grown(screen_id: int) -> dict[str, str]:
+        groups = [f"group {rng.randrange(4 * names)}" for _ in range(names)]
+        return {f"{screen_id}/{len(keys.get(screen_id, ()))}/{at}": group for at, group in enumerate(groups)}
+
+    add(1, grown(1))
+    for _ in range(150):
+        place, chance = rng.randint(1, len(keys)), rng.random()
+        to, outcome = place, StepOutcome.NO_CHANGE
+        if chance < new:
+            to, outcome = len(keys) + 1, StepOutcome.NEW_SCREEN
+            add(to, grown(to))
+        elif chance < 0.7:
+            to, outcome = rng.randint(1, len(keys)), StepOutcome.NEW_EDGE
+        elif chance < 0.75:
+            add(place, grown(place))
+        left = chance > 0.97
+        key = rng.choice(keys[place])
+        for one in (table, plain):
+            one.record(place, key, StepOutcome.LEFT if left else outcome, None if left else to)
+        for screen_id, of_screen in keys.items():
+            assert table.screen_value(screen_id) == plain.screen_value(screen_id)
+            assert [table.value(screen_id, one) for one in of_screen] == [
+                plain.value(screen_id, one) for one in of_screen
+            ]
+
+
+def test_a_step_costs_what_it_changes_and_not_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, backups, back_up = QTable(), Counter[int](), QTable._backup
+
+    def count(table: QTable, screen_id: int, *rest: Any) -> float:
+        backups[screen_id] += 1
+        return back_up(table, screen_id, *rest)
+
+    for screen_id in range(1, 101):
+        table.add_candidates(screen_id, {name: f"{screen_id}/{name}" for name in "abc"})
+    for screen_id in range(1, 100):
+        table.record(screen_id, "a", StepOutcome.NEW_SCREEN, screen_id + 1)
+    monkeypatch.setattr(QTable, "_backup", count)
+    table.record(100, "a", StepOutcome.NO_CHANGE, 100)
+    assert backups == {100: 1}
+    backups.clear()
+    for key in "bc":  # the way to screen 100 is worth less now
+        table.record(100, key, StepOutcome.LEFT, None)
+    assert set(backups) == {99, 100}
 
 
 def test_the_graph_knows_the_shortest_way() -> None:

@@ -294,6 +294,32 @@ async def test_busy_and_failing_endpoints_are_asked_again(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
+    ("api", "nonsense"),
+    [
+        ("responses", "[" * 100_000),
+        ("messages", "[" * 100_000),
+        ("responses", '{"output": [{"type": "message", "content": ' + "[" * 3000 + "]" * 3000 + "}]}"),
+        ("messages", '{"type": "message", "content": [{"x": ' + "[" * 3000 + "]" * 3000 + "}]}"),
+        ("messages", '{"type": "message"}'),
+        ("responses", '{"status": "incomplete", "incomplete_details": [1], "output": 5}'),
+    ],
+)
+async def test_nonsense_is_one_failed_attempt(api: Api, nonsense: str) -> None:
+    good = response(output_message("Done.")) if api == "responses" else message({"type": "text", "text": "Done."})
+    fake, done = await ask(api, httpx.Response(200, text=nonsense), good)
+    assert json.loads(done.text)[0]["type"] in ("message", "text")
+    assert len(fake.seen) == 2
+
+
+async def test_fields_of_other_types_than_the_apis_are_not_looked_into() -> None:
+    _, done = await ask("messages", message({"type": "text", "text": "Done."}) | {"stop_reason": ["max_tokens"]})
+    assert done.finish_reason is FinishReason.STOP
+    reply = response(output_message("Done."), status="incomplete", incomplete_details=["max_output_tokens"])
+    _, done = await ask("responses", reply)
+    assert done.finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(
     ("api", "error"),
     [
         (
