@@ -175,6 +175,7 @@ def demonstrations(session: Session, seed: int, hard: tuple[str, ...]) -> Path:
                 session.remove(place)
                 session.record_demonstration(task_id, place)
                 recorded += 1
+        session.stop_farm()
         return {"demonstrations": recorded}
 
     session.recorded(seed, "demonstrations", record)

@@ -196,10 +196,14 @@ class Session:
         command = [sys.executable, "-m", "dart_train.cli", *arguments]
         subprocess.run(command, cwd=ROOT, env=self._environment(False), check=True, stdout=subprocess.DEVNULL)
 
-    def close(self) -> None:
-        """Stop a farm that a killed job left behind."""
+    def stop_farm(self) -> None:
+        """Stop the farm that recordings started, or that a killed job left behind: it has not the desktops of the next job."""
         command = [sys.executable, "-m", "dart_server.cli", "stop"]
         subprocess.run(command, env=self._environment(False), check=False, capture_output=True)
+
+    def close(self) -> None:
+        """Stop a farm that is left, and remove its folder."""
+        self.stop_farm()
         shutil.rmtree(self._runtime, ignore_errors=True)
 
     @property
