@@ -1,6 +1,6 @@
 """`dart-train run` trains a policy with an action head on simulated desktops: every process is real.
 
-Once a vLLM worker plans and points, once the rollout worker does so itself.
+Once a vLLM worker plans and points, once the rollout worker does so itself, and once an adapter is trained beside the head.
 """
 
 from __future__ import annotations
@@ -136,8 +136,12 @@ def stored_steps(database: Path) -> list[tuple[list[Any], list[Any]]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("engine", [pytest.param("vllm", marks=pytest.mark.vllm), "transformers"])
-def test_text_and_head_are_trained_and_every_version_acts(place: Path, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("engine", "adapter"),
+    [pytest.param("vllm", "", marks=pytest.mark.vllm), ("transformers", ""), ("transformers", "lora_rank = 4\n")],
+    ids=["vllm", "transformers", "adapter"],
+)
+def test_text_and_head_are_trained_and_every_version_acts(place: Path, engine: str, adapter: str) -> None:
     torch.set_num_threads(1)
     model = small_model("qwen3_vl", place, offset_parts=2)
     teach_to_describe(model)
@@ -145,6 +149,7 @@ def test_text_and_head_are_trained_and_every_version_acts(place: Path, engine: s
     dialogs.install(place / "plugins")
     (place / "reward.py").write_text(REWARD)
     recipe = RECIPE.replace("PLACE", str(place)).replace("PYTHON", sys.executable).replace("ENGINE", engine)
+    recipe = recipe.replace("[train]\n", f"[train]\n{adapter}")
     (place / "recipe.toml").write_text(recipe)
     command = [sys.executable, "-m", "dart_train.cli", "run", "recipe.toml"]
     done = subprocess.run(
@@ -170,3 +175,4 @@ def test_text_and_head_are_trained_and_every_version_acts(place: Path, engine: s
     first, last = (load_grounding_model(path).head for path in (place / "model", run / "weights" / f"v{UPDATES}"))
     assert not torch.equal(first.projection_dec[0].weight, last.projection_dec[0].weight)
     assert not torch.equal(first.offset.key.weight, last.offset.key.weight)
+    assert (run / "weights" / f"v{UPDATES}" / "adapter" / "adapter_model.safetensors").exists() == bool(adapter)
