@@ -38,15 +38,20 @@ ground_app = typer.Typer(
 
 Model = Annotated[str, typer.Option(help="directory or name of a model with an action head")]
 VerifierModel = Annotated[str | None, typer.Option(help="directory or name of a model that judges candidates")]
-Gamma = Annotated[float, typer.Option(min=0.0, max=1.0, help="verifier's score that ends the search")]
+Gamma = Annotated[
+    float | None, typer.Option(min=0.0, max=1.0, help="verifier's score that ends the search; default: 0.8")
+]
 Zoom = Annotated[float | None, typer.Option(min=1.1, help="look again at a crop so many times smaller")]
 Score = Annotated[RegionScoreOption, typer.Option(help="how the attention over a region becomes its score")]
 Refuse = Annotated[bool, typer.Option("--refuse", help="let the model say that nothing fits")]
+ResizeToPixels = Annotated[
+    int | None, typer.Option(min=1, help="enlarge or shrink every image to this area before the model sees it")
+]
 Device = Annotated[str, typer.Option(help="torch device of the models, such as cuda:1; auto: a GPU where there is one")]
 Dtype = Annotated[WeightsDtype, typer.Option(help="of the models' weights; auto: bfloat16 on a GPU, else float32")]
 Data = Annotated[Path, typer.Argument(help="a file of samples, or the folder of a data set as its authors publish it")]
 Format = Annotated[ReadableFormat, typer.Option("--format", help="of DATA; auto: told by the names of its files")]
-K = Annotated[int, typer.Option("--k", min=1, help="answers that hit@k looks at")]
+K = Annotated[int, typer.Option("--k", min=1, help="answers that hit@k looks at, the first one included")]
 
 
 @ground_app.command(POINT)
@@ -57,10 +62,11 @@ def point(
     out: Annotated[Path, typer.Option(help="the picture to write")] = Path("ground.png"),
     targets: Annotated[int, typer.Option(min=1, max=MAX_TARGETS, help="1: a click, 2: a drag")] = 1,
     verifier: VerifierModel = None,
-    gamma: Gamma = 0.8,
+    gamma: Gamma = None,
     zoom: Zoom = None,
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
+    resize_to_pixels: ResizeToPixels = None,
     device: Device = AUTO,
     dtype: Dtype = WeightsDtype.AUTO,
 ) -> None:
@@ -70,7 +76,15 @@ def point(
     with exit_on_error():
         pixels = read_question(image, instruction, out, targets)
         answerer = make_answerer(
-            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device, dtype=dtype
+            model,
+            verifier=verifier,
+            gamma=gamma,
+            zoom=zoom,
+            score=score,
+            refuse=refuse,
+            resize_to_pixels=resize_to_pixels,
+            device=device,
+            dtype=dtype,
         )
         typer.echo(draw(answerer, pixels, instruction, out, targets))
 
@@ -84,10 +98,11 @@ def evaluate(
     k: K = 3,
     pictures: Annotated[int, typer.Option(min=0, help="most pictures of failures, with --out")] = 50,
     verifier: VerifierModel = None,
-    gamma: Gamma = 0.8,
+    gamma: Gamma = None,
     zoom: Zoom = None,
     score: Score = RegionScoreOption.MEAN,
     refuse: Refuse = False,
+    resize_to_pixels: ResizeToPixels = None,
     device: Device = AUTO,
     dtype: Dtype = WeightsDtype.AUTO,
 ) -> None:
@@ -96,7 +111,15 @@ def evaluate(
 
     with exit_on_error(), open_dataset(data, format_name) as dataset:
         answerer = make_answerer(
-            model, verifier=verifier, gamma=gamma, zoom=zoom, score=score, refuse=refuse, device=device, dtype=dtype
+            model,
+            verifier=verifier,
+            gamma=gamma,
+            zoom=zoom,
+            score=score,
+            refuse=refuse,
+            resize_to_pixels=resize_to_pixels,
+            device=device,
+            dtype=dtype,
         )
         typer.echo(measure(answerer, dataset, k, out, pictures))
 
@@ -124,13 +147,18 @@ def convert(
     to: Annotated[WritableFormat, typer.Option(help="format to write")] = WritableFormat.SAMPLES,
     format_name: Format = ReadableFormat.AUTO,
     split: Annotated[str, typer.Option(help="name of the split, for huggingface")] = "test",
-    drop: Annotated[bool, typer.Option("--drop", help="leave out what the format cannot hold")] = False,
+    drop: Annotated[
+        bool,
+        typer.Option(
+            "--drop", help="leave out what the format cannot hold, and boxes of training data that are no target"
+        ),
+    ] = False,
 ) -> None:
     """Write DATA with its images into the folder OUT in another format."""
     from dart_agent.grounding.commands import open_dataset
     from dart_agent.grounding.datasets.formats import write_dataset
 
-    with exit_on_error(), open_dataset(data, format_name) as dataset:
+    with exit_on_error(), open_dataset(data, format_name, drop=drop) as dataset:
         written, left_out = write_dataset(out, dataset, to, split=split, drop=drop)
         typer.echo(f"{written} samples written to {out}" + (f", {left_out} left out" if left_out else ""))
 

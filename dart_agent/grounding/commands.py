@@ -45,10 +45,11 @@ def make_answerer(
     model: str,
     *,
     verifier: str | None,
-    gamma: float,
+    gamma: float | None,
     zoom: float | None,
     score: RegionScoreOption,
     refuse: bool,
+    resize_to_pixels: int | None = None,
     device: str = AUTO,
     dtype: WeightsDtype = WeightsDtype.AUTO,
 ) -> Answerer:
@@ -57,10 +58,11 @@ def make_answerer(
     Args:
         model: Directory or name of a model with an action head.
         verifier: Directory or name of a verifier; None: none.
-        gamma: The verifier's threshold.
+        gamma: The verifier's threshold; None: `dart_agent.grounding.verifier.GAMMA`.
         zoom: As `Answerer.zoom`.
         score: How regions are scored.
         refuse: Whether the model may refuse.
+        resize_to_pixels: As for `Grounder`.
         device: Name of the torch device of both models; auto: a GPU where torch finds one.
         dtype: Data type of their weights but the head's; auto: bfloat16 on a GPU, else float32.
 
@@ -68,18 +70,23 @@ def make_answerer(
         The answerer.
 
     Raises:
-        ConfigError: A model cannot be loaded, or torch has no such device.
+        ConfigError: A threshold is given without a verifier, a model cannot be loaded, or torch has no such device.
     """
+    from dart_agent.errors import ConfigError
     from dart_agent.grounding.evaluation import Answerer
     from dart_agent.grounding.grounder import Grounder
     from dart_agent.grounding.model import load_grounding_model
-    from dart_agent.grounding.verifier import load_verifier
+    from dart_agent.grounding.verifier import GAMMA, load_verifier
 
+    if gamma is not None and verifier is None:
+        raise ConfigError(
+            "--gamma is the threshold of a verifier, and there is none: add --verifier, or leave --gamma out"
+        )
     place = torch_device(device)
     half = dtype is WeightsDtype.BFLOAT16 or (dtype is WeightsDtype.AUTO and place.startswith("cuda"))
-    grounder = Grounder(load_grounding_model(model, place, bfloat16=half), score.value)
+    grounder = Grounder(load_grounding_model(model, place, bfloat16=half), score.value, resize_to_pixels)
     judge = None if verifier is None else load_verifier(verifier, place, bfloat16=half)
-    return Answerer(grounder, judge, gamma, zoom, refuse)
+    return Answerer(grounder, judge, GAMMA if gamma is None else gamma, zoom, refuse)
 
 
 def torch_device(name: str, option: str = "--device") -> str:
@@ -174,12 +181,13 @@ def draw(answerer: Answerer, image: RgbImage, instruction: str, out: Path, targe
 
 
 @contextmanager
-def open_dataset(path: Path, format_name: ReadableFormat) -> Iterator[GroundingDataset]:
+def open_dataset(path: Path, format_name: ReadableFormat, *, drop: bool = False) -> Iterator[GroundingDataset]:
     """Read data for as long as the context lasts; images that lie inside of files are unpacked for that time.
 
     Args:
         path: A file of samples, or a folder.
         format_name: Its format.
+        drop: Leave out records of training data whose box is no target.
 
     Yields:
         The data.
@@ -190,7 +198,7 @@ def open_dataset(path: Path, format_name: ReadableFormat) -> Iterator[GroundingD
     from dart_agent.grounding.datasets.formats import read_dataset
 
     with tempfile.TemporaryDirectory(prefix="dart-ground-") as directory:
-        yield read_dataset(path, format_name, Path(directory))
+        yield read_dataset(path, format_name, Path(directory), drop=drop)
 
 
 def measure(answerer: Answerer, dataset: GroundingDataset, k: int, out: Path | None, pictures: int) -> str:
@@ -199,7 +207,7 @@ def measure(answerer: Answerer, dataset: GroundingDataset, k: int, out: Path | N
     Args:
         answerer: Answers.
         dataset: The questions.
-        k: How many answers hit@k looks at.
+        k: How many answers hit@k looks at, the first one included.
         out: Folder for `result.json` and pictures of failures; None: nothing is written.
         pictures: Most pictures of failures.
 
@@ -226,7 +234,7 @@ def score_file(dataset: GroundingDataset, answers: Path, k: int) -> str:
     Args:
         dataset: The questions.
         answers: The file.
-        k: How many answers hit@k looks at.
+        k: How many answers hit@k looks at, the first one included.
 
     Returns:
         The summary as JSON.

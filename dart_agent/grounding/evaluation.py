@@ -1,8 +1,8 @@
 """How often a model points at the right place.
 
 Role: `evaluate` asks every sample, judges the answers and draws failures. Rule: all methods are judged on the same samples with the same
-scorer; a verifier or a second look changes the first answer and leaves hit@k to the head alone. A sample that cannot be asked is wrong and
-named. Non-goals: reading data and counting (`dart_agent.grounding.datasets`).
+scorer. hit@k judges k different answers: the first answer, which a verifier or a second look may have changed, then the head's candidates
+in their order. A sample that cannot be asked is wrong and named. Non-goals: reading data and counting (`dart_agent.grounding.datasets`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Evaluation:
 
     Attributes:
         dataset: The data.
-        k: How many answers hit@k looks at.
+        k: How many answers hit@k looks at, the first one included.
         first: Samples with whether the first answer is right.
         among: Samples with whether one of the first k is right.
         pictures: Pictures of failures that were written.
@@ -140,7 +140,7 @@ def evaluate(
     Args:
         answerer: Answers.
         dataset: The questions.
-        k: How many answers hit@k looks at.
+        k: How many answers hit@k looks at, the first one included.
         pictures: Folder for pictures of failures, with a contact sheet of them beside it; None: none are drawn.
         most_pictures: How many are drawn.
 
@@ -192,9 +192,9 @@ def _judge(result: Evaluation, sample: GroundingSample, final: FinalAnswer | Non
         return
     right = is_hit(sample, final.points)
     result.first.append((sample, right))
-    result.among.append(
-        (sample, right or (bool(final.points) and is_hit_at(sample, final.answer.candidates(result.k), result.k)))
-    )
+    further = final.answer.candidates(result.k) if final.points else []
+    others = [points for points in further if points != final.points]
+    result.among.append((sample, right or is_hit_at(sample, others, result.k - 1)))
 
 
 def _draw(folder: Path, image: RgbImage, sample: GroundingSample, final: FinalAnswer | None) -> Path:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.grounding.samples import Box, GroundingTarget, Polygon
+from dart_agent.grounding.samples import Box, GroundingTarget, Polygon, polygon_area
 
 Floats = NDArray[np.float64]
 NORMALISER_EPSILON = 1e-8
@@ -167,7 +167,7 @@ def _polygon_coverage(grid: PatchGrid, polygon: Polygon) -> Floats:
         band = _cut(_cut(scaled, 1, row, 1), 1, row + 1, -1)
         for column in range(grid.columns) if band else ():
             piece = _cut(_cut(band, 0, column, 1), 0, column + 1, -1)
-            shares[row, column] = min(1.0, abs(_area(piece)))
+            shares[row, column] = min(1.0, polygon_area(piece))
     return shares
 
 
@@ -185,13 +185,3 @@ def _cut(corners: list[tuple[float, float]], axis: int, at: float, side: int) ->
         if here >= 0:
             kept.append(corner)
     return kept
-
-
-def _area(corners: list[tuple[float, float]]) -> float:
-    return (
-        sum(
-            corners[index - 1][0] * corner[1] - corner[0] * corners[index - 1][1]
-            for index, corner in enumerate(corners)
-        )
-        / 2
-    )

@@ -74,21 +74,24 @@ def find_regions(
     return _ordered_regions(attention, grid, kept.tolist(), score, points_M2)
 
 
-def verifier_pool(attention_M: ArrayLike, grid: PatchGrid, *, points_M2: Floats | None = None) -> list[Point]:
+def verifier_pool(
+    attention_M: ArrayLike, grid: PatchGrid, *, score: RegionScore = "mean", points_M2: Floats | None = None
+) -> list[Point]:
     """The points that a verifier chooses from, in the order in which it looks at them.
 
     Args:
         attention_M: Attention over the visual tokens.
         grid: Their grid.
+        score: How a region is scored.
         points_M2: As in `find_regions`.
 
     Returns:
-        Points of the regions by mean attention, then of the single cells by attention; the same point once.
+        Points of the regions by score, then of the single cells by attention; the same point once.
     """
     attention = np.asarray(attention_M, np.float64)
     by_attention = np.argsort(-attention, kind="stable")
     kept = [int(cell) for cell in by_attention if attention[cell] > POOL_THRESHOLD * attention.max()][:POOL_CELLS]
-    regions = _ordered_regions(attention, grid, sorted(kept), "mean", points_M2)
+    regions = _ordered_regions(attention, grid, sorted(kept), score, points_M2)
     points = [region.point for region in regions] + [_cell_point(grid, cell, points_M2) for cell in kept]
     return list(dict.fromkeys(points))
 

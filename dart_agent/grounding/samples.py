@@ -2,20 +2,21 @@
 
 Role: `GroundingSample` says what is asked about an image and which answers are right; `read_samples` and `write_samples` keep samples as
 JSON lines beside their images. Rule: all coordinates are pixels of the image, origin at its top left corner; `Box` has the edges
-(left, top, right, bottom) as real numbers, and both borders count as inside when a point is scored, as the benchmarks do. Non-goals:
-foreign formats (`dart_agent.grounding.datasets`), whether a point is right (`dart_agent.grounding.scoring`).
+(left, top, right, bottom) as real numbers, and both borders count as inside when a point is scored, as the benchmarks do. The name of an
+image does not lead out of the folder of the samples; links in that folder are followed. Non-goals: foreign formats
+(`dart_agent.grounding.datasets`), whether a point is right (`dart_agent.grounding.scoring`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 import numpy as np
 from PIL import Image
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dart_agent.errors import ConfigError
 from dart_agent.strict_model import StrictModel, format_validation_error
@@ -30,10 +31,40 @@ QueryKind = Literal["name", "visual", "positional", "functional", "outcome"]
 PolygonBorder = Literal["inside", "even-odd"]
 """Whether the border of a polygon is inside, or each point of it where an even-odd ray to the right says (OSWorld-G's scorer)."""
 MIN_CORNERS = 3
+LEAST_AREA_PX2 = 1e-6
+"""Area from which a target can be hit and learnt, in square pixels: corners on a line have less, whatever rounding makes of it."""
+
+
+def polygon_area(corners: Sequence[tuple[float, float]]) -> float:
+    """The area of a polygon.
+
+    Args:
+        corners: Its corners (x, y), in order.
+
+    Returns:
+        The absolute value of the shoelace formula; what is surrounded once in each direction cancels.
+    """
+    twice = sum(
+        corners[index - 1][0] * corner[1] - corner[0] * corners[index - 1][1] for index, corner in enumerate(corners)
+    )
+    return abs(twice) / 2
+
+
+def leads_outside(name: str) -> bool:
+    """Whether a file's name leads out of the folder that it is relative to.
+
+    Args:
+        name: The name, with slashes.
+
+    Returns:
+        True for an absolute name and for one with `..`.
+    """
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 class GroundingTarget(StrictModel):
-    """What one answer may point at: any of the boxes or polygons.
+    """What one answer may point at: any of the boxes or polygons, each of which has an area.
 
     Attributes:
         boxes: Right places.
@@ -56,6 +87,12 @@ class GroundingTarget(StrictModel):
                 )
         if any(len(polygon) < MIN_CORNERS for polygon in self.polygons):
             raise ValueError("a polygon needs at least three corners")
+        for left, top, right, bottom in self.boxes:
+            if (right - left) * (bottom - top) < LEAST_AREA_PX2:
+                raise ValueError(f"a target needs an area, which the box {(left, top, right, bottom)} lacks: remove it")
+        for polygon in self.polygons:
+            if polygon_area(polygon) < LEAST_AREA_PX2:
+                raise ValueError(f"a target needs an area, which the polygon {polygon} lacks: correct or remove it")
         return self
 
     def bounds(self) -> Box:
@@ -70,7 +107,7 @@ class GroundingSample(StrictModel):
 
     Attributes:
         sample_id: Unique in its file.
-        image: The image's file, relative to the file of samples.
+        image: The image's file, relative to the folder of the file of samples; it does not lead out of that folder.
         image_wh: (width, height) of the image in pixels.
         instruction: What is asked, such as "click the element that saves the file".
         targets: In order: one for a click, start and end for a drag. None of them: nothing on the image fits, and to refuse is right.
@@ -99,6 +136,15 @@ class GroundingSample(StrictModel):
     group: str = ""
     categories: tuple[str, ...] = ()
     distractors: tuple[tuple[str, Box], ...] = ()
+
+    @field_validator("image")
+    @classmethod
+    def _check_image(cls, image: str) -> str:
+        if leads_outside(image):
+            raise ValueError(
+                f"{image} leads out of the folder of the samples: move the image into that folder and name it relative to it"
+            )
+        return image
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -193,6 +239,8 @@ __all__ = [
     "Polygon",
     "PolygonBorder",
     "QueryKind",
+    "leads_outside",
+    "polygon_area",
     "read_image",
     "read_samples",
     "write_samples",

@@ -3,7 +3,8 @@
 Role: `Verifier.scores` judges candidate points; `choose_point` picks one of them. Rule (GUI-Actor, section 4): a score is
 P(True) / (P(True) + P(False)) of the answer's first word; candidates are looked at in the pool's order, the first with a score of at
 least gamma is taken, else the best. All candidates are judged in one batch, so that stopping early changes the choice and not the cost.
-Training and use share `marked_crop`, with the same `Marking`, which the model keeps. GUI-Actor's marker in use is a hollow red circle in
+Training and use share `marked_crop` and the question, with the `Marking` and the template that the model keeps. A model that keeps neither
+is a published one and is asked GUI-Actor's question. GUI-Actor's marker in use is a hollow red circle in
 a crop that is clipped at the borders (appendix F); it trains on whole screens with another one. A single candidate needs no verifier.
 Non-goals: the pool (`dart_agent.grounding.regions`), training (`dart_train.grounding`).
 """
@@ -31,7 +32,16 @@ GAMMA = 0.8
 TRUE, FALSE = "True", "False"
 END_OF_TURN = "<|im_end|>"
 SETTINGS_KEY = "dart_verifier"
-"""Where config.json keeps what a verifier was trained with."""
+"""Where config.json keeps what a verifier was trained with: `system`, `question`, and the lengths of its `Marking`."""
+INSTRUCTION = "{instruction}"
+"""Stands for the instruction in the template of a question."""
+QUESTION = f'Is the red circle on the right place for "{INSTRUCTION}"? Answer {TRUE} or {FALSE}.'
+"""What our training asks, and a model whose settings name no question."""
+PUBLISHED_QUESTION = (
+    "Please observe the screenshot and exame whether the hollow red circle accurately placed on the intended position in the image: "
+    f"'{INSTRUCTION}'. Answer {TRUE} or {FALSE}."
+)
+"""What GUI-Actor-Verifier was trained with, to the letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +99,17 @@ def marked_crop(image: RgbImage, point: Point, marking: Marking) -> RgbImage:
     return picture
 
 
-def verifier_question(instruction: str) -> str:
+def verifier_question(instruction: str, template: str = QUESTION) -> str:
     """What the verifier is asked about a marked crop.
 
     Args:
         instruction: What the policy was asked to do.
+        template: The question, with `INSTRUCTION` in the place of the instruction.
 
     Returns:
         The text beside the picture.
     """
-    return f'Is the red circle on the right place for "{instruction}"? Answer {TRUE} or {FALSE}.'
+    return template.replace(INSTRUCTION, instruction)
 
 
 def verifier_answer(right: bool) -> str:
@@ -122,12 +133,20 @@ class Verifier:
         processor: Its processor.
         system: System prompt; "": none.
         marking: How candidates are shown to it.
+        question: Template of the question that it was trained with.
     """
 
     backbone: Any
     processor: Any
     system: str = ""
     marking: Marking = Marking()
+    question: str = QUESTION
+
+    def __post_init__(self) -> None:
+        if INSTRUCTION not in self.question:
+            raise ValueError(
+                f"a verifier's question needs {INSTRUCTION} in the place of the instruction: {self.question}"
+            )
 
     def scores(self, image: RgbImage, instruction: str, points: Sequence[Point]) -> list[float]:
         """Judge candidates, all in one batch.
@@ -145,7 +164,7 @@ class Verifier:
         from dart_agent.grounding.forward import run_backbone
         from dart_agent.grounding.packing import Question, pack
 
-        asked = Question(verifier_question(instruction), verifier_answer(True))
+        asked = Question(verifier_question(instruction, self.question), verifier_answer(True))
         crops = [marked_crop(image, point, self.marking) for point in points]
         packed = pack(self, crops, [[asked]] * len(crops))
         device = self.backbone.device
@@ -198,9 +217,9 @@ def load_verifier(name_or_path: str, device: str = "cpu", *, bfloat16: bool = Fa
     try:
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         backbone = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype)
-        settings = dict(getattr(backbone.config, SETTINGS_KEY, {}))
+        settings = dict(getattr(backbone.config, SETTINGS_KEY, {"question": PUBLISHED_QUESTION}))
         processor = AutoProcessor.from_pretrained(directory)
-        system = str(settings.pop("system", ""))
-        return Verifier(backbone.to(device).eval(), processor, system, Marking(**settings))
+        system, question = str(settings.pop("system", "")), str(settings.pop("question", QUESTION))
+        return Verifier(backbone.to(device).eval(), processor, system, Marking(**settings), question)
     except (OSError, TypeError, ValueError) as error:
         raise ConfigError(f"cannot load a verifier from {name_or_path}: {error}") from error

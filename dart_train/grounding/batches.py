@@ -14,7 +14,8 @@ from random import Random
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.answers import check_question
-from dart_agent.grounding.samples import GroundingSample, read_samples
+from dart_agent.grounding.labels import PatchGrid, coverage
+from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_samples
 
 BatchRow = tuple[Path, list[GroundingSample]]
 """An image file with samples of it."""
@@ -84,13 +85,19 @@ class SampleSet:
         return self._epoch[1][place]
 
 
+def _is_on_image(target: GroundingTarget, image_wh: tuple[int, int]) -> bool:
+    """Whether the target has an area on the image, so that it has a label."""
+    width, height = image_wh
+    if any(left < width and top < height and right > 0 and bottom > 0 for left, top, right, bottom in target.boxes):
+        return True
+    return bool(target.polygons) and bool(coverage(PatchGrid(1, 1, image_wh), target).any())
+
+
 def _check_trainable(sample: GroundingSample) -> None:
-    width, height = sample.image_wh
-    for left, top, right, bottom in (target.bounds() for target in sample.targets):
-        if left >= width or top >= height or right <= 0 or bottom <= 0:
-            raise ConfigError(
-                f"the target of grounding sample {sample.sample_id} lies outside its image: correct or remove it"
-            )
+    if not all(_is_on_image(target, sample.image_wh) for target in sample.targets):
+        raise ConfigError(
+            f"the target of grounding sample {sample.sample_id} lies outside its image: correct or remove it"
+        )
     try:
         check_question(sample.image_wh, sample.instruction, len(sample.targets))
     except ConfigError as error:

@@ -40,6 +40,7 @@ class GroundingDataset:
         average: How its authors average over samples.
         cells: The cells of its authors' table that a sample belongs to: one where cells divide the samples, several where they overlap.
         published_samples: How many samples its authors publish; None where that is not fixed.
+        left_out: How many records of training data were left out, because their box is no target.
     """
 
     name: str
@@ -48,3 +49,4 @@ class GroundingDataset:
     average: Average = "micro"
     cells: Callable[[GroundingSample], tuple[str, ...]] = cells_of_none
     published_samples: int | None = None
+    left_out: int = 0

@@ -15,7 +15,7 @@ from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.huggingface import parquet_files, read_huggingface, write_huggingface
 from dart_agent.grounding.datasets.os_atlas import annotation_files, read_os_atlas, write_os_atlas
 from dart_agent.grounding.datasets.osworld_g import FILES, benchmark_folder, read_osworld_g
-from dart_agent.grounding.datasets.screenspot import file_names, read_screenspot, write_screenspot
+from dart_agent.grounding.datasets.screenspot import Version, file_names, read_screenspot, write_screenspot
 from dart_agent.grounding.datasets.screenspot_pro import ANNOTATIONS, read_screenspot_pro
 from dart_agent.grounding.datasets.source import copy_image, is_one_box
 from dart_agent.grounding.samples import GroundingSample, read_samples, write_samples
@@ -51,15 +51,21 @@ def _samples_dataset(path: Path) -> GroundingDataset:
     return GroundingDataset("samples", file.parent, tuple(read_samples(file)))
 
 
-_READERS: Mapping[ReadableFormat, Callable[[Path, Path], GroundingDataset]] = {
-    ReadableFormat.SAMPLES: lambda path, _: _samples_dataset(path),
-    ReadableFormat.SCREENSPOT: lambda path, _: read_screenspot(path, "screenspot"),
-    ReadableFormat.SCREENSPOT_V2: lambda path, _: read_screenspot(path, "screenspot-v2"),
-    ReadableFormat.SCREENSPOT_PRO: lambda path, _: read_screenspot_pro(path),
-    ReadableFormat.OSWORLD_G: lambda path, _: read_osworld_g(path, "osworld-g"),
-    ReadableFormat.OSWORLD_G_REFINED: lambda path, _: read_osworld_g(path, "osworld-g-refined"),
-    ReadableFormat.OS_ATLAS: lambda path, _: read_os_atlas(path),
-    ReadableFormat.HUGGINGFACE: read_huggingface,
+def _screenspot_dataset(path: Path, unpack_to: Path, version: Version) -> GroundingDataset:
+    if parquet_files(path) and not any((path / name).is_file() for name in file_names(version)):
+        return read_huggingface(path, unpack_to, version=version)
+    return read_screenspot(path, version)
+
+
+_READERS: Mapping[ReadableFormat, Callable[[Path, Path, bool], GroundingDataset]] = {
+    ReadableFormat.SAMPLES: lambda path, _, drop: _samples_dataset(path),
+    ReadableFormat.SCREENSPOT: lambda path, unpack_to, drop: _screenspot_dataset(path, unpack_to, "screenspot"),
+    ReadableFormat.SCREENSPOT_V2: lambda path, unpack_to, drop: _screenspot_dataset(path, unpack_to, "screenspot-v2"),
+    ReadableFormat.SCREENSPOT_PRO: lambda path, _, drop: read_screenspot_pro(path),
+    ReadableFormat.OSWORLD_G: lambda path, _, drop: read_osworld_g(path, "osworld-g"),
+    ReadableFormat.OSWORLD_G_REFINED: lambda path, _, drop: read_osworld_g(path, "osworld-g-refined"),
+    ReadableFormat.OS_ATLAS: lambda path, _, drop: read_os_atlas(path, drop=drop),
+    ReadableFormat.HUGGINGFACE: lambda path, unpack_to, drop: read_huggingface(path, unpack_to, drop=drop),
 }
 
 
@@ -99,13 +105,14 @@ def detect_format(path: Path) -> ReadableFormat:
     raise ConfigError(f"{path} has no files of a known format ({known}): give the folder that holds them")
 
 
-def read_dataset(path: Path, format_name: ReadableFormat, unpack_to: Path) -> GroundingDataset:
+def read_dataset(path: Path, format_name: ReadableFormat, unpack_to: Path, *, drop: bool = False) -> GroundingDataset:
     """Read data of any format.
 
     Args:
         path: A file of samples, or a folder.
         format_name: Its format; `AUTO` looks at the names of the files.
         unpack_to: Where images are written that lie inside of other files.
+        drop: Leave out records of training data whose box has no area or lies outside of its image. Benchmarks are read whole.
 
     Returns:
         The data.
@@ -114,7 +121,7 @@ def read_dataset(path: Path, format_name: ReadableFormat, unpack_to: Path) -> Gr
         ConfigError: It cannot be read, or is empty.
     """
     chosen = detect_format(path) if format_name is ReadableFormat.AUTO else format_name
-    found = _READERS[chosen](path, unpack_to)
+    found = _READERS[chosen](path, unpack_to, drop)
     if not found.samples:
         raise ConfigError(f"{path} holds no grounding sample: get its files again")
     return found
@@ -133,7 +140,7 @@ def write_dataset(
         drop: Leave out what the format cannot hold.
 
     Returns:
-        How many samples were written, and how many left out.
+        How many samples were written, and how many were left out, here or when the data were read.
 
     Raises:
         ConfigError: The folder has files already, or the format cannot hold a sample.
@@ -141,16 +148,16 @@ def write_dataset(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty: give a new folder")
     samples: Iterable[GroundingSample] = dataset.samples
-    left_out = 0
+    left_out = dataset.left_out
     if format_name in (WritableFormat.SCREENSPOT, WritableFormat.OS_ATLAS):
         fitting = [sample for sample in dataset.samples if is_one_box(sample)]
-        left_out = len(dataset.samples) - len(fitting)
-        if left_out and not drop:
+        unfit = len(dataset.samples) - len(fitting)
+        if unfit and not drop:
             raise ConfigError(
-                f"{left_out} of {len(dataset.samples)} samples have no place in the format {format_name}, which knows one box per "
+                f"{unfit} of {len(dataset.samples)} samples have no place in the format {format_name}, which knows one box per "
                 "question (refusals, polygons, drags): add --drop to leave them out, or write samples or huggingface, which hold all"
             )
-        samples = fitting
+        samples, left_out = fitting, left_out + unfit
     folder.mkdir(parents=True, exist_ok=True)
     if format_name is WritableFormat.SCREENSPOT:
         return write_screenspot(folder, samples, dataset.root), left_out
@@ -160,4 +167,4 @@ def write_dataset(
         return write_huggingface(folder, samples, dataset.root, split), left_out
     for sample in dataset.samples:
         copy_image(sample, dataset.root, folder)
-    return write_samples(folder / SAMPLES_FILE, dataset.samples), 0
+    return write_samples(folder / SAMPLES_FILE, dataset.samples), left_out

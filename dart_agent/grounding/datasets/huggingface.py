@@ -2,7 +2,8 @@
 
 Role: `read_huggingface` and `write_huggingface`. Rule: the columns are those of rootsautomation/ScreenSpot (image, file_name, instruction,
 bbox as shares of the image, data_type, data_source); a column `sample` of ours holds the whole sample, so that polygons, refusals and drags
-come back, too. Needs the extra `data`. Non-goals: uploading.
+come back, too. Published rows with all these columns and ScreenSpot's types are ScreenSpot and are scored as it; the name of the nearest
+folder that says "screenspot" tells ScreenSpot-v2. Needs the extra `data`. Non-goals: uploading.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,15 @@ from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
-from dart_agent.grounding.datasets.source import box_target, from_shares, is_one_box, require_folder
+from dart_agent.grounding.datasets.screenspot import NAMES, TYPES, Version, platform_of, scored_as_published
+from dart_agent.grounding.datasets.source import (
+    BadBoxes,
+    NoTargetError,
+    box_target,
+    from_shares,
+    is_one_box,
+    require_folder,
+)
 from dart_agent.grounding.samples import GroundingSample
 
 SINGLE_DIGITS = 3
@@ -37,6 +48,8 @@ FEATURES = {
     "sample": {"dtype": "string", "_type": "Value"},
 }
 _NAME = "data set of Hugging Face"
+_SCREENSPOT_COLUMNS = {"image", "file_name", "instruction", "bbox", "data_type", "data_source"}
+_SCREENSPOT_V2 = re.compile("screenspot[-_ ]?v2", re.IGNORECASE)
 _CARD = """---
 configs:
 - config_name: default
@@ -63,37 +76,63 @@ def parquet_files(folder: Path) -> list[Path]:
     return sorted((folder / "data").glob("*.parquet")) or sorted(folder.glob("*.parquet"))
 
 
-def read_huggingface(folder: Path, unpack_to: Path) -> GroundingDataset:
+def read_huggingface(
+    folder: Path, unpack_to: Path, *, version: Version | None = None, drop: bool = False
+) -> GroundingDataset:
     """Read a data set in Parquet files.
 
     Args:
         folder: Its folder.
         unpack_to: Where the images are written.
+        version: Which version of ScreenSpot it is; None: what it is, is told by columns, types and names of folders.
+        drop: Leave out rows whose bbox has no area or lies outside of its image; not where the columns are ScreenSpot's.
 
     Returns:
-        The samples.
+        The samples; of ScreenSpot with the platforms and the score of its authors.
 
     Raises:
-        ConfigError: There are no Parquet files, or they lack columns.
+        ConfigError: There are no Parquet files, they lack columns, or they are not ScreenSpot's.
     """
     import pyarrow.parquet as pq
 
     files = parquet_files(require_folder(folder))
     if not files:
         raise ConfigError(f"{folder} is no {_NAME}: it has no Parquet file; download the files of its folder data/")
-    samples = []
+    samples: list[GroundingSample] = []
+    bad = BadBoxes(drop)
+    of_screenspot = True
     for path in files:
         try:
             file = pq.ParquetFile(path)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is no Parquet file ({error}): download it again") from None
-        lacking = [name for name in ("image", "instruction", "bbox") if name not in file.schema_arrow.names]
+        names = set(file.schema_arrow.names)
+        lacking = [name for name in ("image", "instruction", "bbox") if name not in names]
         if lacking:
             raise ConfigError(f"{path} is no grounding data: it lacks the columns {', '.join(lacking)}")
         double = str(file.schema_arrow.field("bbox").type).endswith("double>")
+        published = names >= _SCREENSPOT_COLUMNS and "sample" not in names
+        of_screenspot = of_screenspot and published
         for number, row in enumerate(_rows(file)):
-            samples.append(_sample(row, unpack_to, f"{path.stem}-{number}", double=double))
-    return GroundingDataset("huggingface", unpack_to, tuple(samples))
+            with nullcontext() if published else bad.leave_out():
+                samples.append(_sample(row, unpack_to, f"{path.stem}-{number}", double=double))
+    bad.check(len(samples), folder, "shares of the image from 0 to 1")
+    of_screenspot = of_screenspot and all(sample.element_type in TYPES for sample in samples)
+    if of_screenspot:
+        placed = [sample.model_copy(update={"platform": platform_of(sample.application)}) for sample in samples]
+        return scored_as_published(version or _version_of(folder), unpack_to, placed)
+    if version is not None:
+        raise ConfigError(
+            f"{folder} is no copy of {NAMES[version]}: its Parquet files need the columns {', '.join(sorted(_SCREENSPOT_COLUMNS))}, and "
+            f"{' or '.join(TYPES)} as data_type; read it with --format huggingface"
+        )
+    return GroundingDataset("huggingface", unpack_to, tuple(samples), left_out=bad.count)
+
+
+def _version_of(folder: Path) -> Version:
+    """The version of ScreenSpot that the nearest folder with its name says: that of the data, or the Hub's in the cache."""
+    named = next((part for part in reversed(folder.resolve().parts) if "screenspot" in part.lower()), "")
+    return "screenspot-v2" if _SCREENSPOT_V2.search(named) else "screenspot"
 
 
 def _rows(file: Any) -> Iterator[dict[str, Any]]:
@@ -128,8 +167,9 @@ def _checked(
     box: tuple[float, float, float, float], image_wh: tuple[int, int], number: str
 ) -> tuple[float, float, float, float]:
     if max(box[0] / image_wh[0], box[1] / image_wh[1]) > 1:
-        raise ConfigError(
-            f"the bbox of row {number} is not in shares of the image from 0 to 1: divide pixels by the sides"
+        raise NoTargetError(
+            f"the bbox of row {number} is not in shares of the image from 0 to 1: divide pixels by the sides",
+            outside=True,
         )
     return box
 

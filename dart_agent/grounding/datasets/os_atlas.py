@@ -1,7 +1,8 @@
 """OS-Atlas-data.
 
 Role: `read_os_atlas` and `write_os_atlas`. Rule: boxes are [left, top, right, bottom] as shares of the image; a record is one question, or
-an image with a list of `elements`. Source: arXiv 2410.23218; OS-Copilot/OS-Atlas-data. Non-goals: its zip files.
+an image with a list of `elements`. These are training data: questions whose box is no target may be left out. Source: arXiv 2410.23218;
+OS-Copilot/OS-Atlas-data. Non-goals: its zip files.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.source import (
+    BadBoxes,
     ImageFolder,
+    NoTargetError,
     OurKeys,
     PublishedRecord,
     box_target,
@@ -68,11 +71,12 @@ def _is_annotation(path: Path) -> bool:
     return head.lstrip().startswith(b"[") and b'"img_filename"' in head and (b'"elements"' in head or b'"bbox"' in head)
 
 
-def read_os_atlas(folder: Path) -> GroundingDataset:
+def read_os_atlas(folder: Path, *, drop: bool = False) -> GroundingDataset:
     """Read data of OS-Atlas's form.
 
     Args:
         folder: Folder with files of annotations, and the images beside them, in `images`, or in the only other folder.
+        drop: Leave out questions whose box has no area or lies outside of its image.
 
     Returns:
         The samples.
@@ -89,12 +93,15 @@ def read_os_atlas(folder: Path) -> GroundingDataset:
     places = ["images", *(folders if len(folders) == 1 else []), "."]
     images = ImageFolder(folder, places, _NAME, f"the zip files of {_NAME}")
     samples = []
+    bad = BadBoxes(drop)
     for path in files:
         for number, record in enumerate(read_json(path)):
             place = f"record {number} of {path}"
             for index, (file, element) in enumerate(_elements(record, place)):
-                samples.append(_sample(file, element, f"{path.stem}-{number}-{index}", images, place))
-    return GroundingDataset("os-atlas", folder, tuple(samples))
+                with bad.leave_out():
+                    samples.append(_sample(file, element, f"{path.stem}-{number}-{index}", images, place))
+    bad.check(len(samples), folder, "shares of the image from 0 to 1")
+    return GroundingDataset("os-atlas", folder, tuple(samples), left_out=bad.count)
 
 
 def _elements(record: Any, place: str) -> list[tuple[str, _Element]]:
@@ -107,9 +114,10 @@ def _elements(record: Any, place: str) -> list[tuple[str, _Element]]:
 
 def _sample(file: str, element: _Element, number: str, images: ImageFolder, place: str) -> GroundingSample:
     if not all(-_SLACK <= share <= 1 + _SLACK for share in element.bbox):
-        raise ConfigError(
+        raise NoTargetError(
             f"{place} is no record of {_NAME}: its box {element.bbox} is not in shares of the image from 0 to 1; "
-            "divide pixels by width and height"
+            "divide pixels by width and height",
+            outside=True,
         )
     image_wh = images.size(file)
     return GroundingSample.model_validate(

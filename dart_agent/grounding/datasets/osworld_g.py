@@ -129,7 +129,12 @@ def _targets(record: _Record, image_wh: tuple[int, int], place: str) -> tuple[Gr
         raise ConfigError(f"{place} is no record of {_NAME}: a polygon has x, y of at least three corners, not {given}")
     scaled = rescale(given, record.image_size, image_wh)
     corners = tuple(zip(scaled[::2], scaled[1::2], strict=True))
-    return (GroundingTarget(polygons=(corners,), polygon_border="even-odd"),)
+    try:
+        return (GroundingTarget(polygons=(corners,), polygon_border="even-odd"),)
+    except ValidationError:
+        raise ConfigError(
+            f"the polygon of {place} has no area: its corners are {corners}; get the file again"
+        ) from None
 
 
 class _Categories(PublishedRecord):

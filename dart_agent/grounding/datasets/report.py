@@ -1,8 +1,9 @@
 """Hit rates of answers, as JSON.
 
 Role: `summarize` counts judged answers by type, size, application and the cells of the authors' table; `read_answers` and `judge_answers`
-score answers of any model that were kept in a file. Rule: a sample without an answer is wrong, as an answer that cannot be read is; micro
-and macro stand beside each other, and the published average is named. Non-goals: asking a model.
+score answers of any model that were kept in a file. Rule: a sample without an answer is wrong, as an answer that cannot be read is; hit@1
+judges the first answer and hit@k the first answer with the k - 1 next ones; micro and macro stand beside each other, and the published
+average is named. Non-goals: asking a model.
 """
 
 from __future__ import annotations
@@ -63,43 +64,41 @@ def summarize(dataset: GroundingDataset, first: Judged, among: Judged, k: int) -
     Args:
         dataset: Where the samples are from.
         first: Whether the first answer is right.
-        among: Whether one of the first k is right, in the same order.
-        k: How many answers hit@k looks at.
+        among: Whether one of the first k is right, in the same order; not looked at where k is 1.
+        k: How many answers hit@k looks at, the first one included.
 
     Returns:
         hit@1 and hit@k over all samples, and without refusals where there are some; by class: [right, samples] of both, and the macro mean
         of hit@1; the published average with its table.
     """
-    at_k = f"hit@{k}"
+    judged_at = {"hit@1": first} | ({f"hit@{k}": among} if k > 1 else {})
     result: dict[str, Any] = {"dataset": dataset.name, "samples": len(first)}
     if dataset.published_samples is not None:
         result["published_samples"] = dataset.published_samples
-    result |= {"hit@1": _micro(first), at_k: _micro(among)}
-    if any(sample.is_refusal for sample, _ in first):
-        answerable = [[pair for pair in judged if not pair[0].is_refusal] for judged in (first, among)]
-        result["without_refusals"] = {
-            "samples": len(answerable[0]),
-            "hit@1": _micro(answerable[0]),
-            at_k: _micro(answerable[1]),
+    result |= {name: _micro(judged) for name, judged in judged_at.items()}
+    answerable = {name: [one for one in judged if not one[0].is_refusal] for name, judged in judged_at.items()}
+    if len(answerable["hit@1"]) < len(first):
+        result["without_refusals"] = {"samples": len(answerable["hit@1"])} | {
+            name: _micro(judged) for name, judged in answerable.items()
         }
-    cells = label_rates(first, dataset.cells)
+    rates_of_cells = {name: label_rates(judged, dataset.cells) for name, judged in judged_at.items()}
+    cells = rates_of_cells["hit@1"]
     if cells:
-        cells_k = label_rates(among, dataset.cells)
         macro = sum(right / count for right, count in cells.values()) / len(cells)
         result["published"] = {
             "average": dataset.average,
             "hit@1": macro if dataset.average == "macro" else result["hit@1"],
             "micro": result["hit@1"],
             "macro": macro,
-            "cells": {name: {"hit@1": list(cells[name]), at_k: list(cells_k[name])} for name in cells},
+            "cells": {cell: {name: list(rates[cell]) for name, rates in rates_of_cells.items()} for cell in cells},
         }
     for name, classify in BREAKDOWNS.items():
-        rates, rates_k = hit_rates(first, classify), hit_rates(among, classify)
+        rates = {at: hit_rates(judged, classify) for at, judged in judged_at.items()}
         result[f"by_{name}"] = {
-            str(key): {"hit@1": list(rates.by_class[key]), at_k: list(rates_k.by_class[key])}
-            for key in sorted(rates.by_class, key=str)
+            str(key): {at: list(found.by_class[key]) for at, found in rates.items()}
+            for key in sorted(rates["hit@1"].by_class, key=str)
         }
-        result[f"macro_{name}"] = rates.macro
+        result[f"macro_{name}"] = rates["hit@1"].macro
     return result
 
 
@@ -113,7 +112,7 @@ class AnswerRecord(StrictModel):
     Attributes:
         sample_id: The question.
         points: One (x, y) per target, in pixels of the image; empty: the model refused; None: its answer could not be read.
-        candidates: Further answers, the best first, for hit@k.
+        candidates: Further answers, the best first, for hit@k; without the first one.
     """
 
     sample_id: str

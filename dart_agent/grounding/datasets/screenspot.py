@@ -1,9 +1,10 @@
 """ScreenSpot and ScreenSpot-v2.
 
-Role: `read_screenspot` and `write_screenspot`. Rule: the published boxes are [left, top, width, height] in pixels; the converted copy in
-GUI-Actor's data has [left, top, right, bottom], and is told by its keys `ui_type` and `img_size`. SeeClick's published average of
-ScreenSpot is the macro average over six cells; published averages of ScreenSpot-v2 are micro. Sources: SeeClick, arXiv 2401.10935;
-OS-Copilot/ScreenSpot-v2. Non-goals: the copies in Parquet (`dart_agent.grounding.datasets.huggingface`).
+Role: `read_screenspot` and `write_screenspot`; `scored_as_published` says how either version is scored, whatever files it is from. Rule:
+the published boxes are [left, top, width, height] in pixels; the converted copy in GUI-Actor's data has [left, top, right, bottom], and is
+told by its keys `ui_type` and `img_size`. SeeClick's published average of ScreenSpot is the macro average over six cells; published
+averages of ScreenSpot-v2 are micro. Sources: SeeClick, arXiv 2401.10935; OS-Copilot/ScreenSpot-v2. Non-goals: the files of the copies in
+Parquet (`dart_agent.grounding.datasets.huggingface`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ from dart_agent.grounding.samples import Box, GroundingSample
 
 Version = Literal["screenspot", "screenspot-v2"]
 PLATFORMS = ("mobile", "desktop", "web")
+TYPES = ("text", "icon")
+_PLATFORM_OF = {"ios": "mobile", "android": "mobile", "windows": "desktop", "macos": "desktop"}
+"""By `data_source`; all others are sites of the web."""
 NAMES: dict[Version, str] = {"screenspot": "ScreenSpot", "screenspot-v2": "ScreenSpot-v2"}
 _FILES: dict[Version, str] = {"screenspot": "screenspot_{}.json", "screenspot-v2": "screenspot_{}_v2.json"}
 _IMAGES: dict[Version, tuple[str, ...]] = {
@@ -89,14 +93,40 @@ def read_screenspot(folder: Path, version: Version) -> GroundingDataset:
         ]
         check_inside(of_file, path, "[left, top, width, height]")
         samples += of_file
+    return scored_as_published(version, folder, samples)
+
+
+def scored_as_published(version: Version, root: Path, samples: Iterable[GroundingSample]) -> GroundingDataset:
+    """Say how samples of ScreenSpot are scored.
+
+    Args:
+        version: Which of the two.
+        root: Folder of the images.
+        samples: The samples, or a part of them, with their platforms and types.
+
+    Returns:
+        The data.
+    """
     return GroundingDataset(
         version,
-        folder,
+        root,
         tuple(samples),
         average="macro" if version == "screenspot" else "micro",
         cells=cells,
         published_samples=PUBLISHED_SAMPLES,
     )
+
+
+def platform_of(data_source: str) -> str:
+    """The platform of a published `data_source`, where no file's name tells it.
+
+    Args:
+        data_source: Such as "ios" or "gitlab".
+
+    Returns:
+        mobile, desktop or web.
+    """
+    return _PLATFORM_OF.get(data_source, "web")
 
 
 def cells(sample: GroundingSample) -> tuple[str, ...]:

@@ -1,14 +1,16 @@
 """Reading published files: records, images, boxes.
 
 Role: what the readers share. Rule: whatever a folder lacks is one `ConfigError` that names the file and the fix. The size of an image is
-the image's own; what an annotation notes is only the scale of its coordinates. Non-goals: any one format.
+the image's own; what an annotation notes is only the scale of its coordinates. Records are left out of training data only, on demand, and
+counted; a benchmark is read whole or not at all. Non-goals: any one format.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -16,7 +18,7 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dart_agent.errors import ConfigError
-from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind
+from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, leads_outside
 from dart_agent.strict_model import format_validation_error
 
 DIGITS = 9
@@ -191,10 +193,10 @@ class ImageFolder:
         Raises:
             ConfigError: The name leads out of the folder.
         """
-        path = PurePosixPath(file.replace("\\", "/"))
-        if path.is_absolute() or ".." in path.parts:
+        name = file.replace("\\", "/")
+        if leads_outside(name):
             raise ConfigError(f"{self._what} names an image outside of its folder: {file}; get the annotations again")
-        return str(PurePosixPath(self._place) / path)
+        return str(PurePosixPath(self._place) / name)
 
     def size(self, file: str) -> tuple[int, int]:
         """The size of an image.
@@ -222,6 +224,63 @@ class ImageFolder:
         return self._sizes[file]
 
 
+class NoTargetError(ConfigError):
+    """The box of a record is no target: it has no area, or lies outside of its image.
+
+    Args:
+        message: The sentence.
+        outside: Whether it lies outside.
+    """
+
+    def __init__(self, message: str, *, outside: bool = False) -> None:
+        super().__init__(message)
+        self.outside = outside
+
+
+class BadBoxes:
+    """The records of training data whose box is no target.
+
+    Args:
+        drop: Leave them out and count them. Otherwise the first of them is an error.
+    """
+
+    def __init__(self, drop: bool) -> None:
+        self.count = 0
+        self._drop = drop
+        self._outside = 0
+
+    @contextmanager
+    def leave_out(self) -> Iterator[None]:
+        """Read one record.
+
+        Yields:
+            None.
+
+        Raises:
+            NoTargetError: Its box is no target, and records are not left out.
+        """
+        try:
+            yield
+        except NoTargetError as error:
+            if not self._drop:
+                raise NoTargetError(f"{error}; `dart-agent ground convert --drop` leaves such records out") from None
+            self.count += 1
+            self._outside += error.outside
+
+    def check(self, kept: int, where: Path, form: str) -> None:
+        """Check that what was left out are single records, and not boxes in another form than expected.
+
+        Args:
+            kept: How many records were read.
+            where: The folder that they are from.
+            form: The form that the boxes were read in.
+
+        Raises:
+            ConfigError: Too many boxes lie outside.
+        """
+        _check_form(self._outside, kept + self.count, where, form)
+
+
 def box_target(box: Box, place: str) -> GroundingTarget:
     """A target of one box.
 
@@ -233,12 +292,12 @@ def box_target(box: Box, place: str) -> GroundingTarget:
         The target.
 
     Raises:
-        ConfigError: The box has no area.
+        NoTargetError: The box has no area.
     """
     try:
         return GroundingTarget(boxes=(box,))
     except ValidationError:
-        raise ConfigError(f"the box of {place} has no area: left, top, right, bottom would be {box}") from None
+        raise NoTargetError(f"the box of {place} has no area: left, top, right, bottom would be {box}") from None
 
 
 def from_xywh(box: Sequence[float]) -> Box:
@@ -355,8 +414,12 @@ def check_inside(samples: Iterable[GroundingSample], where: Path, form: str) -> 
         for left, top, right, bottom in (target.bounds() for target in sample.targets):
             width, height = sample.image_wh
             inside.append(0 <= (left + right) / 2 <= width and 0 <= (top + bottom) / 2 <= height)
-    if inside.count(False) > MOST_OUTSIDE * len(inside):
+    _check_form(inside.count(False), len(inside), where, form)
+
+
+def _check_form(outside: int, boxes: int, where: Path, form: str) -> None:
+    if outside > MOST_OUTSIDE * boxes:
         raise ConfigError(
-            f"{inside.count(False)} of {len(inside)} boxes in {where} lie outside of their images when they are read as {form}: "
+            f"{outside} of {boxes} boxes in {where} lie outside of their images when they are read as {form}: "
             "use the files of the data set's authors, or convert the boxes"
         )

@@ -18,28 +18,34 @@ from dart_agent.cli import app  # noqa: E402
 from dart_agent.errors import ConfigError  # noqa: E402
 from dart_agent.grounding.commands import RegionScoreOption, WeightsDtype, make_answerer  # noqa: E402
 from dart_agent.grounding.datasets.dataset import GroundingDataset  # noqa: E402
-from dart_agent.grounding.datasets.report import size_class  # noqa: E402
+from dart_agent.grounding.datasets.report import size_class, summarize  # noqa: E402
 from dart_agent.grounding.drawing import CAPTION_PX, RIGHT, SAID, draw_answer  # noqa: E402
 from dart_agent.grounding.evaluation import Answerer, evaluate  # noqa: E402
-from dart_agent.grounding.forward import QuestionOutput, run_forward  # noqa: E402
-from dart_agent.grounding.grounder import Grounder, GroundingAnswer, TargetAnswer  # noqa: E402
+from dart_agent.grounding.forward import QuestionOutput, run_backbone, run_forward  # noqa: E402
+from dart_agent.grounding.grounder import Grounder, GroundingAnswer, TargetAnswer, size_of_area  # noqa: E402
 from dart_agent.grounding.head import ActionHead  # noqa: E402
 from dart_agent.grounding.labels import PatchGrid  # noqa: E402
 from dart_agent.grounding.packing import Question, pack, pointing_ids  # noqa: E402
 from dart_agent.grounding.pointing import PointChoice, PointDistribution  # noqa: E402
-from dart_agent.grounding.regions import find_regions, verifier_pool  # noqa: E402
+from dart_agent.grounding.regions import RegionScore, find_regions, verifier_pool  # noqa: E402
 from dart_agent.grounding.samples import GroundingSample, GroundingTarget, read_image, write_samples  # noqa: E402
+from dart_agent.grounding.scoring import in_box  # noqa: E402
 from dart_agent.grounding.verifier import (  # noqa: E402
     COLOUR,
+    PUBLISHED_QUESTION,
+    QUESTION,
+    SETTINGS_KEY,
     Marking,
     Verifier,
     choose_point,
     crop_box,
+    load_verifier,
     marked_crop,
     verifier_answer,
     verifier_question,
 )
 from dart_agent.grounding.zoom import zoom_box, zoom_in  # noqa: E402
+from dart_envs.observations.transforms import resize_image  # noqa: E402
 from tests.unit.dart_agent.grounding_models import screen, small_model  # noqa: E402
 
 GRID = PatchGrid(4, 2, (128, 64))
@@ -207,6 +213,106 @@ def test_verifier_judges_all_candidates_in_one_batch_as_alone(tmp_path: Path) ->
     assert learnt == "\nFalse<|im_end|>"
 
 
+@pytest.mark.parametrize(
+    ("settings", "question"),
+    [
+        (None, PUBLISHED_QUESTION),  # a published model keeps nothing
+        ({"reach": 32, "radius": 5, "line": 2, "system": ""}, QUESTION),
+        ({"question": "Is {instruction} here?"}, "Is {instruction} here?"),
+    ],
+)
+def test_a_verifier_is_asked_what_it_was_trained_with(tmp_path: Path, settings: Any, question: str) -> None:
+    model = small_model("qwen3_vl", tmp_path)
+    if settings is not None:
+        setattr(model.backbone.config, SETTINGS_KEY, settings)
+    model.save(tmp_path / "verifier")
+    verifier = load_verifier(str(tmp_path / "verifier"))
+    assert verifier.question == question
+    assert verifier.marking == (Marking(32, 5, 2) if settings and "reach" in settings else Marking())
+    points = [(20.0, 20.0), (60.0, 30.0)]
+    crops = [marked_crop(screen(96, 64), point, verifier.marking) for point in points]
+    asked = Question(question.replace("{instruction}", "click {x}"), verifier_answer(True))
+    packed = pack(verifier, crops, [[asked]] * 2)
+    with torch.inference_mode():
+        hidden = run_backbone(verifier.backbone, packed)[[0, 1], [at for (at,) in packed.decisions]]
+        words = [
+            verifier.processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in ("True", "False")
+        ]
+        wanted = torch.softmax(verifier.backbone.lm_head(hidden)[:, words].float(), dim=1)[:, 0].tolist()
+    assert verifier.scores(screen(96, 64), "click {x}", points) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_questions_of_verifiers_name_the_instruction(tmp_path: Path) -> None:
+    assert verifier_question("click Save") == (
+        'Is the red circle on the right place for "click Save"? Answer True or False.'
+    )
+    assert verifier_question("click Save", PUBLISHED_QUESTION) == (
+        "Please observe the screenshot and exame whether the hollow red circle accurately placed on the intended position in the image: "
+        "'click Save'. Answer True or False."
+    )
+    model = small_model("qwen3_vl", tmp_path)
+    setattr(model.backbone.config, SETTINGS_KEY, {"question": "Is it here?"})
+    model.save(tmp_path / "verifier")
+    with pytest.raises(ConfigError, match=r"cannot load a verifier .* needs \{instruction\}"):
+        load_verifier(str(tmp_path / "verifier"))
+
+
+@pytest.mark.parametrize(
+    ("image_wh", "size"),
+    [
+        ((3840, 2160), (3200, 1800)),
+        ((1600, 900), (3200, 1800)),
+        ((2160, 3840), (1800, 3200)),
+        ((2880, 1800), (3035, 1897)),  # GUI-Actor rounds down
+    ],
+)
+def test_an_area_of_gui_actors_size_keeps_the_shape(image_wh: tuple[int, int], size: tuple[int, int]) -> None:
+    assert size_of_area(image_wh, 5_760_000) == size
+    assert size_of_area((1000, 1), 4) == (63, 1)
+
+
+def test_resized_images_are_answered_in_their_own_pixels(tmp_path: Path) -> None:
+    model = small_model("qwen3_vl", tmp_path, offset_parts=2)
+    for image, pixels, size in ((screen(128, 64), 4 * 128 * 64, (256, 128)), (screen(256, 128), 128 * 64, (128, 64))):
+        width, height = image.shape[1], image.shape[0]
+        (answer,) = Grounder(model, resize_to_pixels=pixels).ask(image, ["click the button Apple"])
+        (seen,) = Grounder(model).ask(resize_image(image, size), ["click the button Apple"])
+        assert (answer.grid.columns, answer.grid.rows) == (seen.grid.columns, seen.grid.rows)
+        assert answer.grid.image_wh == (width, height)
+        scale = width / size[0]
+        found, other = answer.targets[0], seen.targets[0]
+        assert np.allclose(found.attention_M, other.attention_M, atol=1e-6)
+        assert np.allclose(found.points_M2, scale * other.points_M2, atol=1e-4)
+        assert answer.points[0] == pytest.approx([scale * at for at in seen.points[0]], abs=1e-4)
+        assert found.pool[0] == pytest.approx([scale * at for at in other.pool[0]], abs=1e-4)
+
+
+def test_the_score_of_regions_orders_the_pool_of_a_verifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = torch.full((8,), 0.01)
+    attention[[0, 1, 6]] = torch.tensor([0.3, 0.22, 0.28])  # a region of two cells, and a single one
+    monkeypatch.setattr(
+        PointDistribution, "of_head", classmethod(lambda cls, head, found, index: FixedDistribution(attention))
+    )
+    model = small_model("qwen3_vl", tmp_path)
+    wide, single = (GRID.centre(0)[0], GRID.centre(1)[0]), GRID.centre(6)
+    expected: tuple[tuple[RegionScore, bool], ...] = (("mean", True), ("sum", False), ("max", False))
+    for score, of_single in expected:
+        (answer,) = Grounder(model, score).ask(screen(128, 64), ["click"])
+        x, y = answer.targets[0].pool[0]
+        assert ((x, y) == single) is of_single
+        assert of_single or wide[0] < x < wide[1]
+
+
+class FixedDistribution:
+    """Attends as it is told, to the middles of cells."""
+
+    def __init__(self, attention: Any) -> None:
+        self.log_attention_M = attention.log()
+
+    def expected_points(self) -> Any:
+        return np.array([GRID.centre(cell) for cell in range(GRID.cells)])
+
+
 def test_zoom_keeps_the_shape_and_stays_inside() -> None:
     assert zoom_box((600, 400), (300, 200)) == (150, 100, 450, 300)
     assert zoom_box((600, 400), (10, 390)) == (0, 200, 300, 400)
@@ -267,6 +373,49 @@ def test_verifier_and_zoom_change_the_first_answer(tmp_path: Path) -> None:
     grounder = FixedGrounder()
     assert evaluate(Answerer(grounder, zoom=2.0), data).summary()["hit@1"] == 0
     assert len(grounder.asked) == 2
+
+
+@pytest.mark.parametrize("correction", [{"verifier": FixedVerifier((112.0, 16.0))}, {"zoom": 2.0}])
+def test_hit_at_k_judges_k_answers_with_the_corrected_one_first(tmp_path: Path, correction: dict[str, Any]) -> None:
+    Image.fromarray(screen(128, 64)).save(tmp_path / "a.png")
+    first, second = (32, 0, 64, 32), (96, 0, 128, 32)  # where the head points, and its next candidate
+    answerer = Answerer(FixedGrounder(), **correction)
+    (final,) = answerer.answer(screen(128, 64), ["x"])
+    (x, y), *_ = final.points
+    (head,), (other,) = final.answer.candidates(2)
+    assert (x, y) != head
+    samples = [
+        sample("corrected", (x - 1, y - 1, x + 1, y + 1)),
+        sample("first", (head[0] - 1, head[1] - 1, head[0] + 1, head[1] + 1)),
+        sample("second", (other[0] - 1, other[1] - 1, other[0] + 1, other[1] + 1)),
+    ]
+    assert in_box(head, first)
+    assert in_box(other, second)
+    # The verifier takes the head's second candidate, which is no further one then.
+    right = {"corrected", "second"} if (x, y) == other else {"corrected"}
+    data = GroundingDataset("x", tmp_path, tuple(samples), average="macro", cells=lambda one: (one.sample_id,))
+    for k, found in ((1, right), (2, right | {"first"}), (3, {"corrected", "first", "second"})):
+        result = evaluate(answerer, data, k=k)
+        summary = result.summary()
+        assert {one.sample_id for one, hit in result.among if hit} == found
+        assert summary[f"hit@{k}"] == pytest.approx(len(found) / 3)
+        assert summary["hit@1"] == summary["published"]["micro"] == pytest.approx(len(right) / 3)
+        assert summary["published"]["hit@1"] == pytest.approx(len(right) / 3)
+        assert {name: rates["hit@1"] for name, rates in summary["published"]["cells"].items()} == {
+            name: [int(name in right), 1] for name in ("corrected", "first", "second")
+        }
+        assert summary["by_kind"]["name"]["hit@1"] == [len(right), 3]
+
+
+def test_hit_at_1_is_never_replaced(tmp_path: Path) -> None:
+    samples = [sample("x", (0, 0, 1, 1)), sample("none", None)]
+    wrong, right = ([(one, hit) for one in samples] for hit in (False, True))
+    data = GroundingDataset("x", tmp_path, tuple(samples), cells=lambda one: (one.sample_id,))
+    summary = summarize(data, wrong, right, 1)
+    assert summary["hit@1"] == summary["without_refusals"]["hit@1"] == summary["published"]["hit@1"] == 0
+    assert summary["published"]["cells"] == {"none": {"hit@1": [0, 1]}, "x": {"hit@1": [0, 1]}}
+    assert summary["by_kind"] == {"name": {"hit@1": [0, 2]}}
+    assert summarize(data, wrong, right, 2)["by_kind"] == {"name": {"hit@1": [0, 2], "hit@2": [2, 2]}}
 
 
 def test_images_that_do_not_fit_their_samples_are_named(tmp_path: Path) -> None:
@@ -379,7 +528,8 @@ def test_command_draws_and_measures(tmp_path: Path) -> None:
     assert drawn.exit_code == 0, drawn.output
     assert read_image(tmp_path / "o.png").shape == (64, 128, 3)
     assert "verifier: (" in drawn.output
-    measured = run(app, ["ground", "eval", str(tmp_path / "data.jsonl"), *options, "--out", str(tmp_path / "e")])
+    measured = run(app, ["ground", "eval", str(tmp_path / "data.jsonl"), *options, "--out", str(tmp_path / "e"),
+                         "--resize-to-pixels", "32768"])  # fmt: skip
     assert measured.exit_code == 0, measured.output
     assert json.loads((tmp_path / "e" / "result.json").read_text())["hit@1"] == 0.5
     assert (tmp_path / "e" / "failures" / "none.png").is_file()
@@ -389,6 +539,7 @@ def test_command_says_what_is_wrong(tmp_path: Path) -> None:
     Image.fromarray(screen(32, 32)).save(tmp_path / "a.png")
     Image.fromarray(screen(2, 402)).save(tmp_path / "long.png")
     (tmp_path / "folder.png").mkdir()
+    write_samples(tmp_path / "data.jsonl", [sample("x", (0, 0, 1, 1))])
     ask = ["ground", str(tmp_path / "a.png")]
     # There is no model m: what is wrong is said before one is looked for.
     for arguments, sentence in (
@@ -403,6 +554,11 @@ def test_command_says_what_is_wrong(tmp_path: Path) -> None:
         ([*ask, "x", "--model", "m", "--out", str(tmp_path / "folder.png")], "is a folder: give the name"),
         ([*ask, "a <|image_pad|>", "--model", "m"], "an instruction cannot contain <|image_pad|>: leave it out"),
         (["ground", str(tmp_path / "long.png"), "x", "--model", "m"], "2x402 pixels cannot be asked about"),
+        ([*ask, "x", "--model", "m", "--gamma", "0.9"], "there is none: add --verifier, or leave --gamma out"),
+        (
+            ["ground", "eval", str(tmp_path / "data.jsonl"), "--model", "m", "--gamma", "0.8"],
+            "there is none: add --verifier, or leave --gamma out",
+        ),
     ):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2

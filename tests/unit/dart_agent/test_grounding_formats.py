@@ -146,6 +146,70 @@ def test_a_published_data_set_of_hugging_face_is_read(tmp_path: Path) -> None:
         read_dataset(tmp_path / "set", ReadableFormat.AUTO, tmp_path / "unpacked")
 
 
+def screenspot_of_hugging_face(folder: Path, **columns: object) -> Path:
+    """ScreenSpot as rootsautomation publishes it: five samples of four cells, with boxes of the right half of the picture."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    picture(folder / "a.png", 100, 50)
+    image = {"bytes": (folder / "a.png").read_bytes(), "path": "a.png"}
+    (folder / "a.png").unlink()
+    kinds = (("ios", "text"), ("android", "text"), ("macos", "icon"), ("gitlab", "icon"), ("windows", "text"))
+    rows = [
+        {
+            "file_name": "a.png", "bbox": [0.5, 0.0, 1.0, 1.0], "instruction": "open it", "data_type": kind,
+            "data_source": source, "image": image, **columns,
+        }
+        for source, kind in kinds
+    ]  # fmt: skip
+    (folder / "data").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "test-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "version", "average"),
+    [
+        ("ScreenSpot", "auto", "screenspot", "macro"),
+        ("download", "huggingface", "screenspot", "macro"),
+        ("ScreenSpot_v2", "auto", "screenspot-v2", "micro"),
+        ("datasets--HongxinLi--ScreenSpot_v2/snapshots/1f", "auto", "screenspot-v2", "micro"),
+        ("screenspot-v2-work/ScreenSpot", "auto", "screenspot", "macro"),
+        ("download", "screenspot-v2", "screenspot-v2", "micro"),
+        ("ScreenSpot_v2", "screenspot", "screenspot", "macro"),
+    ],
+)
+def test_screenspot_of_hugging_face_is_scored_as_published(
+    tmp_path: Path, name: str, kind: str, version: str, average: str
+) -> None:
+    found = read_dataset(screenspot_of_hugging_face(tmp_path / name), ReadableFormat(kind), tmp_path / "unpacked")
+    assert found.name == version
+    assert [one.platform for one in found.samples] == ["mobile", "mobile", "desktop", "web", "desktop"]
+    right = AnswerRecord(sample_id=found.samples[0].sample_id, points=((75.0, 25.0),))
+    result = judge_answers(found, {right.sample_id: right}, 1)
+    assert (result["samples"], result["published_samples"]) == (5, 1272)
+    assert result["published"] == {
+        "average": average,
+        "hit@1": pytest.approx(1 / 8 if average == "macro" else 1 / 5),
+        "micro": 1 / 5,
+        "macro": pytest.approx(1 / 8),
+        "cells": {
+            "desktop icon": {"hit@1": [0, 1]},
+            "desktop text": {"hit@1": [0, 1]},
+            "mobile text": {"hit@1": [1, 2]},
+            "web icon": {"hit@1": [0, 1]},
+        },
+    }
+
+
+def test_other_data_of_hugging_face_are_not_scored_as_screenspot(tmp_path: Path) -> None:
+    folder = screenspot_of_hugging_face(tmp_path / "ScreenSpot", data_type="menu")
+    found = read_dataset(folder, ReadableFormat.AUTO, tmp_path / "unpacked")
+    assert (found.name, found.published_samples, found.samples[0].platform) == ("huggingface", None, "")
+    assert "published" not in judge_answers(found, {}, 1)
+    with pytest.raises(ConfigError, match=r"is no copy of ScreenSpot-v2: .* read it with --format huggingface"):
+        read_dataset(folder, ReadableFormat.SCREENSPOT_V2, tmp_path / "unpacked")
+
+
 def test_the_schema_tells_datasets_where_the_images_are(tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     write_dataset(tmp_path / "out", with_all_kinds(tmp_path), WritableFormat.HUGGINGFACE, split="train")
