@@ -57,7 +57,7 @@ class ComponentSpec:
         argv: Its command line.
         log: The file that gets its output.
         env: Environment variables on top of those of this process.
-        restarts: How often it is started again after an unexpected end, over the whole run.
+        restarts: How often it is started again after unexpected ends in a row (`dart_train.run.decisions.supervision`).
         endless: It runs until it is stopped: an end with exit code 0 is unexpected, too.
         stop_grace_s: Seconds between SIGTERM and SIGKILL.
         optional: The run goes on without it when it has failed for good.
@@ -279,6 +279,7 @@ class SupervisedComponent:
         self._spawn = spawn
         self._on_restart = on_restart
         self._process: ProcessHandle | None = None
+        self._started_s = 0.0
         self._state = SupervisionState(spec.name, spec.restarts, spec.endless)
         self._supervisor: asyncio.Task[int] | None = None
 
@@ -300,15 +301,19 @@ class SupervisedComponent:
 
     async def start(self) -> None:
         """Start the first process instance and its supervisor."""
-        self._process = await self._spawn(self._spec)
+        await self._spawn_process()
         self._supervisor = asyncio.create_task(self._supervise(), name=f"supervise-{self._spec.name}")
+
+    async def _spawn_process(self) -> None:
+        self._process, self._started_s = await self._spawn(self._spec), self._clock.monotonic()
 
     async def _supervise(self) -> int:
         spec = self._spec
         while True:
             assert self._process is not None
             code = await self._process.wait()
-            ended = ProcessEnded(code, disk_full=self._disk is not None and self._disk.look())
+            lived_s = self._clock.monotonic() - self._started_s
+            ended = ProcessEnded(code, disk_full=self._disk is not None and self._disk.look(), lived_s=lived_s)
             for command in decide(self._state, ended):
                 if isinstance(command, KillGroup):
                     self._process.kill_group()
@@ -325,7 +330,7 @@ class SupervisedComponent:
                     raise ComponentFailed(f"{command.cause}; the end of {spec.log}:\n{log_tail(spec.log)}")
                 elif isinstance(command, StartAgain):
                     self._on_restart(spec.name, command.code)
-                    self._process = await self._spawn(spec)
+                    await self._spawn_process()
                     if decide(self._state, ProcessStarted()):
                         self._process.kill_group()
                 else:

@@ -2,7 +2,8 @@
 
 Role: `decide(state, event)` for one supervised component. Rule: no I/O and no clock; every end that nobody asked for, also one with exit
 code 0 of a component that should run until it is stopped, leads to a restart, a limited number of times, then to a failure with its cause;
-an end while the disk is full leads to a restart when there is space; what was stopped is never started again. Non-goals: processes
+a process that ran for `STEADY_S` gives its component all of its restarts back, because faults that are hours apart are not one fault; an
+end while the disk is full leads to a restart when there is space; what was stopped is never started again. Non-goals: processes
 (`dart_train.run.launcher`).
 """
 
@@ -15,6 +16,9 @@ from typing import Literal
 EXIT_REFUSED = 2
 """Exit code of a component that refuses its configuration or its files: it would refuse them again."""
 
+STEADY_S = 1800.0
+"""A process that has run for so long has not failed to start."""
+
 AfterEnd = Literal["done", "restart", "fail"]
 
 
@@ -24,9 +28,9 @@ class SupervisionState:
 
     Attributes:
         name: Its name.
-        max_restarts: How often it may be started again.
+        max_restarts: How often it may be started again without a steady process.
         endless: Whether it runs until it is stopped.
-        restarts: How often it was started again.
+        restarts: How often it was started again since it had one.
         stopping: Whether it was asked to stop.
         over: Whether its last process has ended.
     """
@@ -56,10 +60,12 @@ class ProcessEnded:
     Attributes:
         code: Its exit code, negative for a signal.
         disk_full: Whether the run pauses because its disk is nearly full.
+        lived_s: Seconds from its start to its end.
     """
 
     code: int
     disk_full: bool = False
+    lived_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,8 @@ def decide(state: SupervisionState, event: SupervisionEvent) -> list[Supervision
             AwaitSpace(),
             StartAgain(event.code),
         ]  # the disk is to blame: none of its restarts is used up
+    if event.lived_s >= STEADY_S:
+        state.restarts = 0
     then = after_end(event.code, endless=state.endless, restarts=state.restarts, max_restarts=state.max_restarts)
     if then == "restart":
         state.restarts += 1
@@ -172,5 +180,5 @@ def decide(state: SupervisionState, event: SupervisionEvent) -> list[Supervision
         return [KillGroup(), ComponentDone()]
     told = f"{state.name} {describe_end(event.code, endless=state.endless)}"
     if state.restarts:
-        told += f", and was started again {state.restarts} times before"
+        told += f", and was started again {state.restarts} times in a row before"
     return [KillGroup(), ComponentLost(told, refused=event.code == EXIT_REFUSED)]

@@ -80,6 +80,19 @@ def test_a_component_always_ends_within_its_restarts(limit: int, endless: bool, 
         assert (last, code, endless) == (ComponentDone(), 0, False)
 
 
+def test_faults_that_are_hours_apart_do_not_add_up() -> None:
+    state = SupervisionState("part", 2, endless=True)
+    for lived_s in (1.0, 1.0, supervision.STEADY_S, 1.0, 4 * supervision.STEADY_S):
+        assert supervision.decide(state, ProcessEnded(1, lived_s=lived_s)) == [KillGroup(), StartAgain(1)]
+    assert isinstance(supervision.decide(state, ProcessEnded(1, lived_s=1.0))[-1], StartAgain)
+    lost = supervision.decide(state, ProcessEnded(1, lived_s=1.0))[-1]
+    assert isinstance(lost, ComponentLost)
+    assert "2 times in a row" in lost.cause
+    refusing = SupervisionState("part", 2, endless=True)
+    refused = ProcessEnded(supervision.EXIT_REFUSED, lived_s=supervision.STEADY_S)
+    assert isinstance(supervision.decide(refusing, refused)[-1], ComponentLost)
+
+
 @given(st.booleans(), st.lists(CODES, max_size=3), CODES)
 def test_what_was_stopped_is_never_started_again(endless: bool, before: list[int], code: int) -> None:
     state = SupervisionState("part", 10, endless)

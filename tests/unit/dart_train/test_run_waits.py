@@ -219,7 +219,7 @@ def test_an_endless_component_that_keeps_ending_in_order_ends_the_run(
 ) -> None:
     message, _ = end_of_a_run(tmp_path, monkeypatch, inference=end_at_once)
     assert message.startswith(
-        "inference ended with exit code 0, although it should run until it is stopped, and was started again 2 times before"
+        "inference ended with exit code 0, although it should run until it is stopped, and was started again 2 times in a row before"
     )
 
 
