@@ -72,8 +72,8 @@ def _rollout_rewards(batch: Batch) -> dict[str, float]:
         return {"rollouts": 0.0}
     return {
         "rollouts": float(rollouts),
-        ROLLOUT_REWARD: sum(each.reward_sum for each in stored.values()) / rollouts,
-        **{f"{ROLLOUT_REWARD}/{family}": each.reward_sum / each.rollouts for family, each in sorted(stored.items())},
+        "rollout_reward": sum(each.reward_sum for each in stored.values()) / rollouts,
+        **{f"rollout_reward/{family}": each.reward_sum / each.rollouts for family, each in sorted(stored.items())},
     }
 
 

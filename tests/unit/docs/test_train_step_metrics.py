@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Any, TypeGuard
 
 ROOT = Path(__file__).resolve().parents[3]
 WRITERS = {
     "dart_train/objectives/policy_loss.py": ("policy_loss",),
-    "dart_train/metrics.py": ("summarize_step",),
+    "dart_train/metrics.py": ("summarize_step", "_rollout_rewards"),
     "dart_train/trainer/trainer.py": ("_train", "_accumulate_gradients"),
     "dart_train/trainer/process.py": ("train_step", "_lag"),
 }
@@ -49,7 +50,16 @@ def _keys(node: ast.AST) -> list[str]:
     else:
         return []
     found = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-    return found + ["reward/FAMILY" for key in keys if isinstance(key, ast.JoinedStr) and "reward/" in ast.unparse(key)]
+    return found + [f"{key.values[0].value}FAMILY" for key in keys if _is_of_family(key)]
+
+
+def _is_of_family(key: ast.AST) -> TypeGuard[Any]:
+    """Whether a key is a reward with the name of a family behind it."""
+    return (
+        isinstance(key, ast.JoinedStr)
+        and isinstance(key.values[0], ast.Constant)
+        and str(key.values[0].value).endswith("reward/")
+    )
 
 
 def _target_metrics() -> tuple[str, ...]:
