@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import WSMsgType
 from dart_guest import events
+from dart_guest.a11y import WalkFailed
 from guest_bench import Bench, running_agent, unpack, walker_script
 
 
@@ -230,6 +232,21 @@ async def test_the_walker_is_used_once_and_the_next_stands_ready(bench: Bench, t
     assert waiting is not None
     second = (await bench.get("/v1/a11y"))[1]["pid"]
     assert (second, first != second) == (waiting.pid, True)
+
+
+async def test_a_walker_that_ended_while_it_stood_ready_costs_no_walk(bench: Bench, tmp_path: Path) -> None:
+    walker = bench.agent.walker
+    walker.package_dir = walker_script(tmp_path, "import sys\nsys.stdin.readline()\nprint('{\"elements\": []}')")
+    assert await walker.walk("json", 5.0) == {"elements": []}
+    ready = walker.ready
+    assert ready is not None
+    os.kill(ready.pid, signal.SIGKILL)
+    assert ready.returncode is None, "nobody has noticed yet"
+    assert await walker.walk("json", 5.0) == {"elements": []}
+    walker.package_dir = walker_script(tmp_path / "other", "raise SystemExit(3)")
+    await walker.stop()
+    with pytest.raises(WalkFailed, match="it ended with 3 and no word"):
+        await walker.walk("json", 5.0)
 
 
 @pytest.mark.parametrize(

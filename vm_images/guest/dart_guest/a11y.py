@@ -2,7 +2,7 @@
 
 Role: run each walk in a process of its own, as `user`, one at a time, killed when it takes too long.
 Rule: none is started until the first walk (rollouts never ask), then the one for the next walk stands ready; `stop`
-leaves none (before a checkpoint).
+leaves none (before a checkpoint). One that stood ready may have ended meanwhile: then a new one is asked.
 """
 
 from __future__ import annotations
@@ -51,23 +51,32 @@ class Walker:
     async def walk(self, form: str, timeout_s: float) -> dict[str, Any]:
         """One walk; `form` is json or xml; raises WalkFailed."""
         async with self.turn:
-            walker, self.ready = self.ready, None
-            if walker is None or walker.returncode is not None:
-                walker = await self.prepare()
-            try:
-                order = f"{form} {timeout_s}\n".encode()
-                out, err = await asyncio.wait_for(walker.communicate(order), timeout_s + GRACE_S)
-            except TimeoutError as error:
-                raise WalkFailed(f"no answer within {timeout_s:g} s", timed_out=True) from error
-            finally:
-                await end(walker)
+            ready, self.ready = self.ready, None
+            out, err, code = b"", b"", None
+            if ready is not None:
+                out, err, code = await self._ask(ready, form, timeout_s)
+            if not (out or err):
+                out, err, code = await self._ask(await self.prepare(), form, timeout_s)
             await self.warm_up()
         try:
             tree: dict[str, Any] = json.loads(out)
         except ValueError as error:
-            reason = err.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
-            raise WalkFailed(f"the accessibility walker failed: {reason[0]}", timed_out=False) from error
+            (reason,) = err.decode(errors="replace").strip().splitlines()[-1:] or [f"it ended with {code} and no word"]
+            raise WalkFailed(f"the accessibility walker failed: {reason}", timed_out=False) from error
         return tree
+
+    async def _ask(
+        self, walker: asyncio.subprocess.Process, form: str, timeout_s: float
+    ) -> tuple[bytes, bytes, int | None]:
+        """What a walker says, what it complains about, and its exit code; nothing is left of it. Raises WalkFailed."""
+        try:
+            order = f"{form} {timeout_s}\n".encode()
+            out, err = await asyncio.wait_for(walker.communicate(order), timeout_s + GRACE_S)
+        except TimeoutError as error:
+            raise WalkFailed(f"no answer within {timeout_s:g} s", timed_out=True) from error
+        finally:
+            await end(walker)
+        return out, err, walker.returncode
 
     async def stop(self) -> None:
         """End the waiting walker."""
