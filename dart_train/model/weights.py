@@ -168,7 +168,7 @@ def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> No
         staging.chmod(0o755)
         _sync_tree(staging)
         os.rename(staging, target)
-        _sync(target.parent)
+        sync_path(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -176,10 +176,15 @@ def write_directory_atomically(target: Path, save: Callable[[Path], None]) -> No
 def _sync_tree(root: Path) -> None:
     """Make files last, and their names."""
     for path in (*root.rglob("*"), root):
-        _sync(path)
+        sync_path(path)
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Make the content of a file, or the names in a directory, last.
+
+    Args:
+        path: The file or directory.
+    """
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

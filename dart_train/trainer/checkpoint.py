@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dart_train.model.weights import sync_path
 from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -126,11 +127,11 @@ class CheckpointStore:
             sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
             plain = {name: getattr(state, name) for name in _PLAIN}
             _write_synced(temporary / _STATE, json.dumps(plain | {"files": sizes}) + "\n")
-            _sync_directory(temporary)
+            sync_path(temporary)
             if target.exists():
                 shutil.rmtree(target)
             os.replace(temporary, target)
-            _sync_directory(self.root)
+            sync_path(self.root)
             for old in self._states()[: -self._keep]:
                 shutil.rmtree(old)
         self._ranks.gather(None)
@@ -223,12 +224,3 @@ def _write_synced(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    """Make the names in a directory last."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
