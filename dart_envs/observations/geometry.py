@@ -131,3 +131,18 @@ class PointMap:
             (x, y) as the model writes it.
         """
         return scale_point((x, y), self.screen_wh, self.coordinate_wh)
+
+    def on_grid(self, x: float, y: float, step: int) -> tuple[int, int]:
+        """Move a written point to the middle of its cell of a grid.
+
+        Args:
+            x: As the model writes it.
+            y: As the model writes it.
+            step: Side of a cell in the numbers that the model writes; 1 leaves a point on the image where it is.
+
+        Returns:
+            (x, y) as the model writes it; the point of the image nearest to (x, y) decides on the cell.
+        """
+        width, height = self.coordinate_wh
+        across, down = (min(max(int(value), 0), limit - 1) for value, limit in ((x, width), (y, height)))
+        return across // step * step + step // 2, down // step * step + step // 2

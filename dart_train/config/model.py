@@ -26,6 +26,8 @@ class ModelSection(StrictModel):
         history: Which turns a prompt shows; None: the last `history_images` screenshots, and all answers.
         min_pixels: Least pixels of a screenshot in a prompt; smaller screens are enlarged. None: the prompt's own.
         max_pixels: Most pixels of a screenshot in a prompt; larger screens are shrunk. None: the prompt's own, 2.1 million for UI-TARS.
+        coordinate_step_px: Grid of click coordinates, in the numbers that the policy writes, which its warm start and demonstrations have;
+            None: that of `preset`, and none for a checkpoint.
         pointer: Whether the policy has an action head: it describes targets in words, its head finds them, and it is trained on its tokens
             and its points. The warm start gives a policy without a head a new one; without a warm start `path` has one.
     """
@@ -37,6 +39,7 @@ class ModelSection(StrictModel):
     history: HistorySettings | None = None
     min_pixels: int | None = Field(default=None, ge=1)
     max_pixels: int | None = Field(default=None, ge=1)
+    coordinate_step_px: int | None = Field(default=None, ge=1)
     pointer: bool = False
 
     @model_validator(mode="after")

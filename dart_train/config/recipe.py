@@ -153,12 +153,13 @@ class Recipe(StrictModel):
             'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"': own_engine
             and self.update_mode is UpdateMode.GLOBAL,
             "set eval.baseline_episodes = 0": self.eval.baseline_episodes > 0,
+            'set demos.thoughts = "instruction"': self.demos.thoughts == "none",
         }
         needed = [fix for fix, wrong in fixes.items() if wrong]
         if needed:
             raise ValueError(
-                "model.pointer trains a head, which an adapter alone does not hold, and no reference and no baseline describes targets: "
-                + ", ".join(needed)
+                "model.pointer trains a head, which an adapter alone does not hold, and no reference, no baseline and no "
+                "demonstration without thoughts describes targets: " + ", ".join(needed)
             )
         return self
 

@@ -101,9 +101,11 @@ class DemoSection(StrictModel):
         per_family: Demonstrations of the oracle per family, collected where there is a warm start.
         path: Folder of recorded demonstrations (`dart-envs demos record`), at any depth, of tasks of the train split; `dart-train sft` and
             the imitation term (`train.sft_coefficient`) learn from them. None: there are none.
-        thoughts: `target`: the thought of a demonstrated answer is the name of the element that it clicks; `none`: answers have no thought.
+        thoughts: `instruction`: the thought of a demonstrated answer is what the instruction calls the element that it clicks, as the warm
+            start teaches it, and the element's own name where the suite has no names for elements; `target`: always its own name, which
+            has to be read from the screen; `none`: answers have no thought.
     """
 
     per_family: int = Field(default=64, ge=0)
     path: Path | None = None
-    thoughts: Thoughts = "target"
+    thoughts: Thoughts = "instruction"

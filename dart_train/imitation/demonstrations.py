@@ -17,15 +17,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dart_agent.errors import StoreError
-from dart_agent.task_suites import TaskFolderSettings
-from dart_envs.demos.store import DEMONSTRATION_FILE, SCREENS_FOLDER, DemoStep, read_demonstration
+from dart_agent.task_suites import TaskFolderSettings, open_suite
+from dart_envs.demos.store import DEMONSTRATION_FILE, SCREENS_FOLDER, Demonstration, read_demonstration
 from dart_envs.errors import DartEnvError
 from dart_envs.observations.annotated_screens import annotations_of
 from dart_envs.success import is_success
+from dart_envs.tasks.screen_names import ScreenNames
 from dart_envs.types import Action, ActionType, EndReason
 from dart_server.wire import A11yElement
 from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
-from dart_train.warmup.screens import read_screens
+from dart_train.warmup.screens import name_target, read_screens
 
 ENDS = (ActionType.DONE, ActionType.FAIL)
 
@@ -42,11 +43,13 @@ class DemonstratedTurn:
         screen: Picture of the screen before it.
         action: What was done.
         target: Name of the element that it points at; empty where that is not known.
+        called: What the instruction calls this element; empty where the suite has no names for elements.
     """
 
     screen: Path
     action: Action
     target: str = ""
+    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,34 @@ class Demonstrations:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
+class SuiteNames:
+    """How the suites of demonstrated tasks call the elements of a screen, each looked up once.
+
+    Args:
+        task_folder: Folder of task files that is a suite in this run; None: there is none.
+    """
+
+    def __init__(self, task_folder: TaskFolderSettings | None) -> None:
+        self._task_folder = task_folder
+        self._names: dict[str, ScreenNames | None] = {}
+
+    def of(self, task_id: str) -> ScreenNames | None:
+        """Look up the names of a task's suite.
+
+        Args:
+            task_id: The task; a task file's own id belongs to no suite with names.
+
+        Returns:
+            The names, None where the suite has none.
+        """
+        suite, of_suite, _ = task_id.partition("/")
+        if not of_suite:
+            return None
+        if suite not in self._names:
+            self._names[suite] = open_suite(suite, self._task_folder).screen_names
+        return self._names[suite]
+
+
 def read_demonstrations(folders: Sequence[Path], task_folder: TaskFolderSettings | None = None) -> Demonstrations:
     """Read all demonstrations of some folders.
 
@@ -92,14 +123,14 @@ def read_demonstrations(folders: Sequence[Path], task_folder: TaskFolderSettings
     Raises:
         DemonstrationsUnusableError: A folder has no demonstration, cannot be read, or has one of a task that must not be trained on.
     """
-    catalog, found = SuiteCatalog(task_folder), Demonstrations()
+    catalog, names, found = SuiteCatalog(task_folder), SuiteNames(task_folder), Demonstrations()
     for folder in folders:
         heads = sorted(folder.rglob(DEMONSTRATION_FILE))
         if heads:
             for head in heads:
-                _add_recorded(found, head.parent, catalog)
+                _add_recorded(found, head.parent, catalog, names)
         elif any(folder.glob("*.json")):
-            found.episodes += _annotated(folder)
+            found.episodes += _annotated(folder, names)
         else:
             raise DemonstrationsUnusableError(
                 f"{folder} holds no demonstration: record some with dart-envs demos record, or give another folder"
@@ -107,7 +138,7 @@ def read_demonstrations(folders: Sequence[Path], task_folder: TaskFolderSettings
     return found
 
 
-def _add_recorded(found: Demonstrations, folder: Path, catalog: TaskCatalog) -> None:
+def _add_recorded(found: Demonstrations, folder: Path, catalog: TaskCatalog, names: SuiteNames) -> None:
     try:
         demonstration = read_demonstration(folder)
         split = catalog.split_of(demonstration.task_id)
@@ -124,7 +155,7 @@ def _add_recorded(found: Demonstrations, folder: Path, catalog: TaskCatalog) -> 
     elif not demonstration.steps or any(step.action is None for step in demonstration.steps):
         found.left_out["has a step that no action can say"] += 1
     else:
-        turns = list(_recorded_turns(folder, demonstration.steps))
+        turns = list(_recorded_turns(folder, demonstration, names.of(demonstration.task_id)))
         if turns[-1].action.type not in ENDS and demonstration.end == EndReason.DONE:
             last = demonstration.steps[-1].after
             turns.append(DemonstratedTurn(_screen(folder, last), Action(ActionType.DONE)))
@@ -133,11 +164,13 @@ def _add_recorded(found: Demonstrations, folder: Path, catalog: TaskCatalog) -> 
         )
 
 
-def _recorded_turns(folder: Path, steps: Sequence[DemoStep]) -> Iterator[DemonstratedTurn]:
-    for step in steps:
+def _recorded_turns(
+    folder: Path, demonstration: Demonstration, names: ScreenNames | None
+) -> Iterator[DemonstratedTurn]:
+    for step in demonstration.steps:
         assert step.action is not None, "steps without an action are left out"
         screen = _screen(folder, step.before)
-        yield DemonstratedTurn(screen, step.action, _target_of(_elements_beside(screen), step.action))
+        yield _turn(screen, step.action, _elements_beside(screen), demonstration.instruction, names)
 
 
 def _screen(folder: Path, sha256: str) -> Path:
@@ -157,7 +190,7 @@ def _elements_beside(screen: Path) -> list[A11yElement]:
         raise DemonstrationsUnusableError(f"{path} is no annotated screen: {error!r}") from error
 
 
-def _annotated(folder: Path) -> Iterator[DemonstratedEpisode]:
+def _annotated(folder: Path, names: SuiteNames) -> Iterator[DemonstratedEpisode]:
     """Demonstrations of a run's oracle; all of them are solved (`dart_agent.rollouts.annotated_screens`)."""
     try:
         screens = read_screens(folder)
@@ -167,17 +200,26 @@ def _annotated(folder: Path) -> Iterator[DemonstratedEpisode]:
         steps = [screen for screen in members if screen.action is not None]
         if steps:
             turns = [
-                DemonstratedTurn(step.image, step.action, _target_of(step.elements, step.action))
+                _turn(step.image, step.action, step.elements, step.instruction, names.of(task_id))
                 for step in steps
                 if step.action is not None
             ]
             yield DemonstratedEpisode(f"{folder}: {task_id}", task_id, steps[0].instruction, tuple(turns))
 
 
-def _target_of(elements: Sequence[A11yElement], action: Action) -> str:
-    """Name of the smallest element with a name that an action points at."""
+def _turn(
+    screen: Path, action: Action, elements: Sequence[A11yElement], instruction: str, names: ScreenNames | None
+) -> DemonstratedTurn:
+    hit = _pointed_at(elements, action)
+    target = next((each.name for each in hit if each.name), "")
+    called = name_target(names, elements, hit[0], instruction) if hit else ""
+    return DemonstratedTurn(screen, action, target, called)
+
+
+def _pointed_at(elements: Sequence[A11yElement], action: Action) -> list[A11yElement]:
+    """The elements that an action points at, the smallest one first."""
     if action.x is None or action.y is None:
-        return ""
+        return []
     x, y = action.x, action.y
-    hit = [each for each in elements if each.name and each.x <= x < each.x + each.w and each.y <= y < each.y + each.h]
-    return min(hit, key=lambda each: each.w * each.h).name if hit else ""
+    hit = [each for each in elements if each.x <= x < each.x + each.w and each.y <= y < each.y + each.h]
+    return sorted(hit, key=lambda each: each.w * each.h)

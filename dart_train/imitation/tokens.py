@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,23 @@ import numpy as np
 from PIL import Image
 
 from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.grounding.acting.targets import describe_target
 from dart_agent.prompts.builder import PromptBuilder, PromptSpec
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import continues, prompt_ids
 from dart_agent.types import FinishReason, SamplingParams, StepRecord, VersionSpan
 from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
-from dart_envs.types import Observation, RgbImage
+from dart_envs.observations.geometry import PointMap
+from dart_envs.types import Action, Observation, RgbImage
 from dart_train.imitation.demonstrations import (
     DemonstratedEpisode,
+    DemonstratedTurn,
     DemonstrationsUnusableError,
     read_demonstrations,
 )
-from dart_train.imitation.settings import DemonstrationSettings, Thoughts
+from dart_train.imitation.settings import AnswerSettings, DemonstrationSettings
+from dart_train.warmup.queries import CLICKS
 
 DEMONSTRATED_VERSION = 0
 
@@ -59,16 +63,21 @@ class EpisodeTokenizer:
         image_token_id: Its place holder of images.
         spec: How it is asked.
         images: Where the pictures of prompts are kept.
-        thoughts: Which thoughts answers have (`dart_train.imitation.settings`).
+        answers: In which words it answers.
     """
 
     def __init__(
-        self, processor: Any, image_token_id: int, spec: PromptSpec, images: BlobStorage, thoughts: Thoughts = "target"
+        self,
+        processor: Any,
+        image_token_id: int,
+        spec: PromptSpec,
+        images: BlobStorage,
+        answers: AnswerSettings = AnswerSettings(),
     ) -> None:
         self._processor = processor
         self._image_token_id = image_token_id
         self._images = images
-        self._thoughts = thoughts
+        self._answers = answers
         self._builder = PromptBuilder(spec)
         self._end = self._encode(processor.tokenizer.eos_token)
         self._tokens_by_size: dict[tuple[int, int], int] = {}
@@ -94,8 +103,8 @@ class EpisodeTokenizer:
             screen = _read_screen(turn.screen)
             present = self._builder.model_image(screen)
             prompt = self._builder.build_from(Observation(screen, episode.instruction), present, history)
-            thought = turn.target if self._thoughts == "target" else ""
-            text = self._builder.spec.write(turn.action, prompt.points, thought=thought)
+            action = on_grid(turn.action, prompt.points, self._answers.coordinate_step_px)
+            text = self._answer(turn, action, prompt.points)
             sha256 = self._images.put(present)
             sizes[sha256] = present.shape[0], present.shape[1]
             hashes.append(sha256)
@@ -115,7 +124,7 @@ class EpisodeTokenizer:
                     image_sha256=tuple(shown),
                     image_hw=tuple(sizes[each] for each in shown),
                     text=text,
-                    action=action_to_dict(turn.action),
+                    action=action_to_dict(action),
                     parse_error=None,
                     sampling=SamplingParams(max_tokens=len(answer)),
                     finish_reason=FinishReason.STOP,
@@ -126,6 +135,18 @@ class EpisodeTokenizer:
             messages = prompt.messages
             history.add(present, text)
         return tuple(written)
+
+    def _answer(self, turn: DemonstratedTurn, action: Action, points: PointMap) -> str:
+        """The text of a step's action. Raises ActionError where there are no words for it."""
+        words = (turn.called if self._answers.thoughts == "instruction" else "") or turn.target
+        write = self._builder.spec.write
+        if not self._answers.described or action.x is None:
+            return write(action, points, thought="" if self._answers.thoughts == "none" else words)
+        written = write(action, points)
+        described = describe_target(written, words)
+        if described == written:
+            raise ActionError(f"an action head cannot be told what {action.type.value} points at, named {words!r}")
+        return described
 
     def _prompt(
         self,
@@ -164,6 +185,23 @@ class EpisodeTokenizer:
         return list(self._processor.tokenizer(text, add_special_tokens=False).input_ids)
 
 
+def on_grid(action: Action, points: PointMap, step: int) -> Action:
+    """Move a click to the grid of the coordinates that a policy writes.
+
+    Args:
+        action: The action.
+        points: Maps between screen and written numbers.
+        step: Side of a cell of the grid in written numbers; 1: there is no grid.
+
+    Returns:
+        The action; unchanged where it is no click.
+    """
+    if step == 1 or action.type not in CLICKS or action.x is None or action.y is None:
+        return action
+    screen = points.to_screen(*points.on_grid(*points.to_model(action.x, action.y), step))
+    return action if screen is None else replace(action, x=screen[0], y=screen[1])
+
+
 def write_demonstrations(
     settings: DemonstrationSettings, processor: Any, image_token_id: int, images: BlobStorage
 ) -> tuple[list[ImitatedEpisode], Counter[str]]:
@@ -181,7 +219,7 @@ def write_demonstrations(
     Raises:
         DemonstrationsUnusableError: None can be imitated, or some of it must not be.
     """
-    tokenizer = EpisodeTokenizer(processor, image_token_id, settings.asked.prompt_spec, images, settings.thoughts)
+    tokenizer = EpisodeTokenizer(processor, image_token_id, settings.asked.prompt_spec, images, settings)
     found = read_demonstrations(settings.folders, settings.task_folder)
     return tokenize_episodes(tokenizer, found.episodes, found.left_out), found.left_out
 

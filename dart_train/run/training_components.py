@@ -14,6 +14,7 @@ from dart_agent.prompts.settings import PromptSettings
 from dart_train.config import Recipe
 from dart_train.config.train import TrainSection
 from dart_train.imitation.settings import DemonstrationSettings, ImitationSettings
+from dart_train.presets import PRESETS
 from dart_train.run.components import (
     data_manager_address,
     image_location,
@@ -124,6 +125,7 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
             learning_rate=section.learning_rate,
             lr_warmup_updates=section.lr_warmup_updates,
             lr_schedule=section.lr_schedule,
+            beta1=train.beta1,
             beta2=train.beta2,
             weight_decay=train.weight_decay,
             grad_clip=train.grad_clip,
@@ -137,6 +139,8 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
             asked=prompt_settings(recipe),
             task_folder=recipe.tasks.task_folder,
             thoughts=recipe.demos.thoughts,
+            coordinate_step_px=coordinate_step_px(recipe),
+            described=recipe.model.pointer,
         ),
         successes_of=successes_of,
         successes_per_task=section.successes_per_task,
@@ -195,6 +199,21 @@ def prompt_settings(recipe: Recipe) -> PromptSettings:
     )
 
 
+def coordinate_step_px(recipe: Recipe) -> int:
+    """Derive the grid of click coordinates that the policy learns from its warm start and from demonstrations.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        Side of a cell in the numbers that the policy writes; 1: there is no grid.
+    """
+    model = recipe.model
+    if model.coordinate_step_px is not None:
+        return model.coordinate_step_px
+    return 1 if model.preset is None else PRESETS[model.preset].coordinate_step_px
+
+
 def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
     """Derive what the imitation term imitates.
 
@@ -212,6 +231,8 @@ def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
         asked=prompt_settings(recipe),
         task_folder=recipe.tasks.task_folder,
         thoughts=recipe.demos.thoughts,
+        coordinate_step_px=coordinate_step_px(recipe),
+        described=recipe.model.pointer,
         images=paths.imitated_images,
         steps_per_update=recipe.train.sft_steps_per_update,
     )
@@ -245,6 +266,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         imitated_demos_per_family=section.imitated_demos_per_family,
         imitate_order=section.imitate_order,
         imitation_fraction=section.imitation_fraction,
+        coordinate_step_px=coordinate_step_px(recipe),
         pages=section.pages,
         pages_max_minutes=section.pages_max_minutes,
         images=section.images,

@@ -43,7 +43,7 @@ class WarmupConfig(StrictModel):
         imitate_order: Whether the order of the demonstrated actions is imitated, too.
         imitation_fraction: How often an imitated action is asked about where a screen has one.
         thought_given_fraction: Fraction of the other queries that use the task's instruction and give the thought.
-        coordinate_step_px: Grid of click coordinates, in model-input pixels.
+        coordinate_step_px: Grid of click coordinates, in the numbers that the policy writes; 1: none.
         pages: Pages of texts that the vision tower learns to read before the policy learns to answer; 0: none.
         pages_learning_rate: Greatest learning rate of these pages.
         pages_max_minutes: Minutes after which reading ends.

@@ -24,10 +24,10 @@ from dart_agent.grounding.acting.targets import describe_target, head_instructio
 from dart_envs.action_formats.uitars import format_action
 from dart_envs.observations.geometry import PointMap
 from dart_envs.tasks import load_suite
-from dart_envs.tasks.screen_names import NamedElement
+from dart_envs.tasks.screen_names import NamedElement, ScreenNames
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
-from dart_train.warmup.screens import AnnotatedScreen, name_elements
+from dart_train.warmup.screens import AnnotatedScreen, name_elements, name_target
 
 CLICKS = frozenset({ActionType.CLICK, ActionType.DOUBLE_CLICK, ActionType.TRIPLE_CLICK, ActionType.RIGHT_CLICK})
 """Actions on one element."""
@@ -75,7 +75,7 @@ class QueryBuilder:
 
     Attributes:
         points: Maps between screen and model-input pixels.
-        step_px: Grid of clicks, in model-input pixels.
+        step_px: Grid of clicks, in the numbers that the policy writes.
         described: Whether answers describe elements, for an action head, instead of giving coordinates.
         by_text: Whether elements are also named by a text that has to be read.
     """
@@ -217,9 +217,7 @@ class QueryBuilder:
 
     def _thought(self, screen: AnnotatedScreen, target: A11yElement) -> str:
         """The name of the target element: the one that the instruction mentions where it mentions one."""
-        names = [part.name for part in self._named(screen) if part.element == target]
-        mentioned = [name for name in names if name in screen.instruction]
-        return next(iter(mentioned or names), "")
+        return name_target(_names(screen), screen.elements, target, screen.instruction, by_text=self.by_text)
 
     def _past(self, screen: AnnotatedScreen) -> tuple[str, ...]:
         """The answer before this screen, which has no thought."""
@@ -247,8 +245,7 @@ class QueryBuilder:
         else:
             x0, y0, x1, y1 = self._box(element)
             x, y = int((x0 + x1) / 2), int((y0 + y1) / 2)
-        width, height = self.points.coordinate_wh
-        screen = self.points.to_screen(_snap_to_grid(x, self.step_px, width), _snap_to_grid(y, self.step_px, height))
+        screen = self.points.to_screen(*self.points.on_grid(x, y, self.step_px))
         if screen is not None:
             action = replace(action, x=screen[0], y=screen[1])
         if self.described and thought and element is not None:
@@ -298,12 +295,12 @@ def text_sentences(screens: Sequence[AnnotatedScreen]) -> dict[str, list[str]]:
 
 
 def _is_mentioned(name: str, screen: AnnotatedScreen) -> bool:
-    names = load_suite(screen.task_id.split("/", 1)[0]).screen_names
+    names = _names(screen)
     return names is not None and names.is_mentioned(name, screen.instruction)
 
 
-def _snap_to_grid(value: int, step_px: int, limit: int) -> int:
-    return min(max(value, 0), limit - 1) // step_px * step_px + step_px // 2
+def _names(screen: AnnotatedScreen) -> ScreenNames | None:
+    return load_suite(screen.task_id.split("/", 1)[0]).screen_names
 
 
 def _element_at(elements: Sequence[A11yElement], action: Action) -> A11yElement | None:

@@ -22,7 +22,7 @@ from dart_envs.actions import action_from_dict
 from dart_envs.errors import ActionError, DartEnvError
 from dart_envs.observations.annotated_screens import image_of
 from dart_envs.tasks import load_suite
-from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement
+from dart_envs.tasks.screen_names import WINDOW_ROLES, NamedElement, ScreenNames
 from dart_envs.types import Action, RgbImage
 from dart_server.wire import A11yElement
 from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
@@ -114,6 +114,32 @@ def name_elements(screen: AnnotatedScreen) -> Sequence[NamedElement]:
     """
     names = load_suite(screen.task_id.split("/", 1)[0]).screen_names
     return () if names is None else names.name_elements(screen.elements)
+
+
+def name_target(
+    names: ScreenNames | None,
+    elements: Sequence[A11yElement],
+    target: A11yElement,
+    instruction: str,
+    *,
+    by_text: bool = True,
+) -> str:
+    """Name the element that an answer clicks on, as the thought of the answer does.
+
+    Args:
+        names: The names that the suite's instructions use; None: there are none.
+        elements: The accessibility tree.
+        target: The element.
+        instruction: The instruction of the task.
+        by_text: Whether a name may be a text that has to be read from the screen.
+
+    Returns:
+        The name by which the instruction calls it, else the first of its names; empty where it has none.
+    """
+    named = () if names is None else names.name_elements(elements)
+    own = [part.name for part in named if part.element == target and (by_text or not part.by_text)]
+    mentioned = [name for name in own if names is not None and names.is_mentioned(name, instruction)]
+    return next(iter(mentioned or own), "")
 
 
 def read_screens(directory: Path) -> list[AnnotatedScreen]:

@@ -31,7 +31,7 @@ def write_demonstration(
     says_done: bool = True,
     **head: Any,
 ) -> Path:
-    """A demonstration that clicks a button on each of `clicks` screens; says_done: the end is a step of its own."""
+    """A demonstration that clicks the one button of the dialog on each of `clicks` screens; says_done: the end is a step of its own."""
     told = {
         "task_id": task_id, "content_hash": "c0ffee", "instruction": f"Press the buttons of {seed}.", "recorded_by": "human",
         "shape": DesktopShape(resolution=SIZE), "image_digest": "sha256:" + "0" * 64, "started_at": "2026-01-01T00:00:00+00:00",
@@ -41,9 +41,10 @@ def write_demonstration(
     for index in range(clicks):
         x, y = 40 + 30 * index, 60
         button = A11yElement(role="push button", name=f"Button {index}", x=x - 20, y=y - 10, w=40, h=20)
+        dialog = A11yElement(role="dialog", name="Question", x=0, y=0, w=SIZE[0], h=SIZE[1])
         writer.add(
             Action(ActionType.CLICK, x=x, y=y), (), before=noise(10 * seed + index), after=noise(10 * seed + index + 1),
-            at_s=float(index), duration_s=0.1, elements=[button],
+            at_s=float(index), duration_s=0.1, elements=[dialog, button],
         )  # fmt: skip
     if says_done:
         last = noise(10 * seed + clicks)

@@ -12,7 +12,7 @@ from dart_envs.demos.store import STEPS_FILE
 from dart_envs.observations.annotated_screens import write_annotated_screen
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
-from dart_train.imitation.demonstrations import DemonstrationsUnusableError, read_demonstrations
+from dart_train.imitation.demonstrations import DemonstrationsUnusableError, SuiteNames, read_demonstrations
 
 
 def test_actions_are_read_with_the_names_of_their_targets(tmp_path: Path) -> None:
@@ -29,6 +29,21 @@ def test_actions_are_read_with_the_names_of_their_targets(tmp_path: Path) -> Non
     assert second.turns[-1].action.type is ActionType.DONE, "a person ends a demonstration without a step"
     assert second.turns[-1].screen.exists()
     assert not found.left_out
+
+
+def test_a_target_is_called_as_the_instruction_calls_it(tmp_path: Path) -> None:
+    write_demonstration(tmp_path / "one", instruction="Press the last button.")
+    write_demonstration(tmp_path / "two", TRAIN_TASKS[1], instruction="Press Button 1, then Button 0.")
+    write_demonstration(tmp_path / "three", TRAIN_TASKS[2], instruction="Press anything.")
+    last, by_text, unsaid = read_demonstrations([tmp_path / name for name in ("one", "two", "three")]).episodes
+    assert [turn.called for turn in last.turns] == ["last button", "last button", ""]
+    assert [turn.called for turn in by_text.turns] == ["Button 0", "Button 1", ""]
+    assert [turn.called for turn in unsaid.turns] == ["first button", "first button", ""]
+
+
+def test_a_suite_of_task_files_has_no_names_for_elements(tmp_path: Path) -> None:
+    assert SuiteNames(None).of("basics/press_nth/0000") is not None
+    assert SuiteNames(None).of("a-task-file-with-its-own-id") is None
 
 
 def test_what_is_not_solved_or_cannot_be_said_is_left_out_with_its_reason(tmp_path: Path) -> None:

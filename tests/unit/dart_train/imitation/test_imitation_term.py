@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,28 @@ def test_a_recipe_imitates_its_own_demonstrations_and_those_of_the_run(root: Pat
                 "model": {"path": str(root)},
             }
         )
+
+
+@pytest.mark.parametrize(
+    ("model", "step_px"),
+    [
+        ({"preset": "tiny"}, 8),
+        ({"preset": "tiny", "coordinate_step_px": 4}, 4),
+        ({}, 1),
+        ({"coordinate_step_px": 8}, 8),
+    ],
+)
+def test_demonstrations_and_warm_start_have_one_grid_of_clicks(
+    root: Path, model: dict[str, object], step_px: int
+) -> None:
+    if "preset" not in model:
+        model = model | {"path": str(tiny_model(root)[0])}
+    given = {"run": {"name": "r"}, "tasks": {"families": ["press_nth"]}, "model": model, "train": SFT}
+    recipe, paths = Recipe.model_validate(given | {"demos": {"path": str(root)}}), RunPaths(root / f"run-{step_px}")
+    paths.make()
+    settings = training_components.imitation(recipe, paths)
+    assert settings is not None
+    assert settings.coordinate_step_px == step_px
+    configurations = [training_components.warm_start(recipe, paths), training_components.sft(recipe, paths, ())]
+    written = [json.loads(Path(spec.argv[spec.argv.index("--config") + 1]).read_text()) for spec in configurations]
+    assert written[0]["coordinate_step_px"] == written[1]["demonstrations"]["coordinate_step_px"] == step_px

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from demonstrations import TRAIN_TASKS, write_demonstration
+from pydantic import ValidationError
 from trainer_harness import tiny_model
 
 from dart_agent.data_client.image_store import ImageStore
@@ -26,6 +27,7 @@ from dart_train.imitation.demonstrations import (
     DemonstrationsUnusableError,
     read_demonstrations,
 )
+from dart_train.imitation.settings import AnswerSettings
 from dart_train.imitation.tokens import EpisodeTokenizer, tokenize_episodes
 from dart_train.model.policy_model import LoadedModel
 from dart_train.trainer.batches.imitated_rows import ImitatedRows
@@ -59,6 +61,16 @@ def episode(root: Path) -> DemonstratedEpisode:
 def tokenizer_of(loaded: LoadedModel, root: Path, spec: PromptSpec) -> EpisodeTokenizer:
     return EpisodeTokenizer(
         loaded.processor, int(loaded.model.config.image_token_id), spec, ImageStore(root / "pictures")
+    )
+
+
+def answering(loaded: LoadedModel, root: Path, answers: AnswerSettings) -> EpisodeTokenizer:
+    return EpisodeTokenizer(
+        loaded.processor,
+        int(loaded.model.config.image_token_id),
+        preset("tiny"),
+        ImageStore(root / "pictures"),
+        answers,
     )
 
 
@@ -106,14 +118,45 @@ def test_a_full_history_is_one_stream(root: Path, loaded: LoadedModel, episode: 
     assert len(build_segments(rows)) == 1, "one forward pass for the whole episode"
 
 
-def test_thoughts_name_the_target_or_are_left_out(
+def test_thoughts_are_the_words_of_the_instruction_the_name_or_nothing(
     root: Path, loaded: LoadedModel, episode: DemonstratedEpisode
 ) -> None:
-    token, images = int(loaded.model.config.image_token_id), ImageStore(root / "pictures")
-    with_thoughts = EpisodeTokenizer(loaded.processor, token, preset("tiny"), images).steps(episode)
-    without = EpisodeTokenizer(loaded.processor, token, preset("tiny"), images, "none").steps(episode)
-    assert "Button 0" in with_thoughts[0].text
-    assert "Button 0" not in without[0].text
+    assert episode.turns[0].called == "first button"
+
+    def first(answers: AnswerSettings, of: DemonstratedEpisode = episode) -> str:
+        return answering(loaded, root, answers).steps(of)[0].text
+
+    nameless = replace(episode, turns=tuple(replace(turn, called="") for turn in episode.turns))
+    assert first(AnswerSettings()).startswith("Thought: first button\n")
+    assert first(AnswerSettings(), nameless).startswith("Thought: Button 0\n")
+    assert first(AnswerSettings(thoughts="target")).startswith("Thought: Button 0\n")
+    assert first(AnswerSettings(thoughts="none")).startswith("Action: click(")
+
+
+@pytest.mark.parametrize(("step_px", "expected"), [(1, (40, 60)), (8, (44, 60)), (32, (48, 48))])
+def test_clicks_are_written_on_the_grid_of_the_warm_start(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode, step_px: int, expected: tuple[int, int]
+) -> None:
+    step = answering(loaded, root, AnswerSettings(coordinate_step_px=step_px)).steps(episode)[0]
+    assert step.text.endswith(f"start_box='({expected[0]},{expected[1]})')")
+    assert step.action == {"type": "click", "x": expected[0], "y": expected[1]}
+
+
+def test_a_policy_with_an_action_head_describes_what_it_clicks(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode
+) -> None:
+    tokenizer = answering(loaded, root, AnswerSettings(described=True, coordinate_step_px=8))
+    assert [step.text for step in tokenizer.steps(episode)] == [
+        "Action: click(start_box='first button')",
+        "Action: click(start_box='first button')",
+        "Action: finished(content='')",
+    ]
+    nameless = replace(episode, turns=tuple(replace(turn, called="", target="") for turn in episode.turns))
+    left_out = Counter[str]()
+    assert tokenize_episodes(tokenizer, [nameless, episode], left_out)[0].task_id == episode.task_id
+    assert [reason for reason in left_out if "an action head cannot be told what click points at" in reason]
+    with pytest.raises(ValidationError, match="leaves no words to describe targets with"):
+        AnswerSettings(described=True, thoughts="none")
 
 
 def test_what_the_prompt_has_no_words_for_is_left_out(
