@@ -1,8 +1,8 @@
 """The arms of the ablation: what each changes in the common recipe.
 
-Role: `ARMS`, and `arm_overrides`. Rule: pure data, declared before anything runs. `full` has every part; each `no_...` is `full` without
-one part; `plain` is GRPO without any. The pair `stale` and `stale_uncorrected` is plain GRPO on a perturbed engine that gets its weights
-late, with and without the importance weights. Non-goals: running (`session`), figures (`figures`).
+Role: `ARMS`, `arm_overrides` and `is_of_today`. Rule: pure data, declared before anything runs. `full` has every part; each
+`no_...` is `full` without one part; `plain` is GRPO without any. The pair `stale` and `stale_uncorrected` is plain GRPO on a perturbed
+engine that gets its weights late, with and without the importance weights. Non-goals: running (`session`), figures (`figures`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ HARD_FULL: Overrides = {**FULL, "curation.pool_max_age": "none"}
 """Imported successes have version 0: with an age limit they would leave the pool after so many updates, whatever they are worth."""
 
 
+IMITATED: Overrides = {"train.sft_coefficient": 0.5}
+"""The gradient of the imitation term is then about as long as that of the policy loss: 6 and 3 at the first updates, before weights."""
+
+
 @dataclass(frozen=True, slots=True)
 class Arm:
     """One arm.
@@ -68,7 +72,7 @@ def _arms() -> dict[str, Arm]:
     found += [
         Arm("hard_no_pool", {**HARD_FULL, **PARTS["experience_pool"]}, hard=True),
         Arm("hard_pool", HARD_FULL, hard=True, imported=True),
-        Arm("hard_pool_sft", {**HARD_FULL, "train.sft_coefficient": 0.1}, hard=True, imported=True),
+        Arm("hard_pool_sft", {**HARD_FULL, **IMITATED}, hard=True, imported=True),
     ]
     return {arm.name: arm for arm in found}
 
@@ -77,6 +81,19 @@ ARMS: Mapping[str, Arm] = _arms()
 CURATION_ARMS = ("full", "plain", *(f"no_{part}" for part in PARTS))
 STALE_ARMS = ("stale", "stale_uncorrected")
 HARD_ARMS = ("hard_no_pool", "hard_pool", "hard_pool_sft")
+
+
+def is_of_today(name: str, record: Mapping[str, Any]) -> bool:
+    """Tell whether the record of an arm was measured with what the arm changes today.
+
+    Args:
+        name: The arm.
+        record: Its record; one that does not say what was changed counts.
+
+    Returns:
+        Whether it was.
+    """
+    return bool(record.get("changes", ARMS[name].overrides) == ARMS[name].overrides)
 
 
 def arm_overrides(arm: Arm, *, seed: int, minutes: float, model: str, hard_families: tuple[str, ...]) -> dict[str, Any]:

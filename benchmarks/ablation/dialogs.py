@@ -27,8 +27,9 @@ VARIATIONS = 160
 TRAINED = ("press_nth", "press_two", "press_three", "choose_nth", "tick_nth", "tick_two")
 HELD_OUT = ("press_two_of_five", "choose_nth_of_six")
 """They ask as trained families do, on larger dialogs."""
-HARD = ("press_five", "press_six", "tick_three_press_two")
-"""Candidates for families without a success in 256 samples; a probe before the runs says which of them have none."""
+HARD = ("press_then_ok", "press_two_then_ok", "tick_then_press")
+"""Candidates for families without a success in 256 samples: sentences and dialogs that the warm start never saw, made of elements that it
+finds. A probe before the runs says which of them have none."""
 SPARE_STEPS = 2
 """Steps that an episode may take beyond the shortest solution."""
 _TITLE_PX, _MARGIN_PX, _GAP_PX = 22, 10, 8
@@ -86,8 +87,8 @@ def _said(index: int, count: int, random: Random, role: str) -> str:
     return f"the {'last' if last else ORDINALS[index]} {_NOUNS[role]}"
 
 
-def _pressing(number: int, least: int, most: int) -> Callable[[Random], TaskDraft]:
-    """Buttons in an order."""
+def _pressing(number: int, least: int, most: int, *, ok: bool = False) -> Callable[[Random], TaskDraft]:
+    """Buttons in an order; `ok`: and OK below them at the end."""
 
     def generate(random: Random) -> TaskDraft:
         words = sample_nouns(random, random.randint(least, most))
@@ -95,6 +96,11 @@ def _pressing(number: int, least: int, most: int) -> Callable[[Random], TaskDraf
         said = [_said(index, len(words), random, "push button") for index in chosen]
         clicks = [words[index] for index in chosen]
         items = _line(words, _TITLE_PX + _GAP_PX)
+        if ok:
+            below = items[-1][2][3] + _GAP_PX
+            items.append(("push button", "OK", (10, below, 74, below + 34)))
+            said.append("OK")
+            clicks.append("OK")
         return _draft(random, f"Press {', then '.join(said)}.", items, clicks, len(clicks), " ".join(clicks))
 
     return generate
@@ -138,9 +144,9 @@ _FAMILIES = {
     "tick_two": (3, _marking("check box", 2)),
     "press_two_of_five": (2, _pressing(2, 5, 5)),
     "choose_nth_of_six": (2, _marking("table cell", 1, least=6, most=6)),
-    "press_five": (5, _pressing(5, 6, 6)),
-    "press_six": (6, _pressing(6, 6, 6)),
-    "tick_three_press_two": (5, _marking("check box", 3, presses=2)),
+    "press_then_ok": (2, _pressing(1, 3, 4, ok=True)),
+    "press_two_then_ok": (3, _pressing(2, 3, 4, ok=True)),
+    "tick_then_press": (2, _marking("check box", 1, presses=1)),
 }
 
 SUITE = Suite.from_families(

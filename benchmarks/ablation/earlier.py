@@ -1,7 +1,8 @@
 """What earlier records of the ablation hold, so that days and hosts add up.
 
 Role: `read_earlier`. Rule: a group of arms is taken over for a seed only in whole, because its arms are compared with each other and begin
-with one warm start, on one host and in equal time. Non-goals: figures (`figures`).
+with one warm start, on one host and in equal time. It is not taken over where an arm or the hard families were others. Non-goals: figures
+(`figures`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.ablation.arms import ARMS, is_of_today
+from benchmarks.ablation.dialogs import HARD
 from benchmarks.earlier_records import read_records
 from dart_envs.errors import UnsupportedCapabilityError
 
@@ -65,13 +68,25 @@ def read_earlier(paths: Sequence[Path], noted: Mapping[str, Any], groups: Mappin
             raise UnsupportedCapabilityError(
                 f"--records {path} was measured with other settings, {figures['settings']}: give the same, or leave it out"
             )
+        probes = _by_seed(figures.get("hard_families", {}))
         for names in groups.values():
-            whole = set.intersection(*(set(arms.get(name, {})) for name in names))
+            whole = set.intersection(*(_of_today(name, arms.get(name, {}), probes) for name in names))
             for name in names:
                 found.arms.setdefault(name, {}).update({seed: arms[name][seed] for seed in whole})
-            for key, into in (("warm_starts", found.warm_starts), ("hard_families", found.hard_families)):
-                into.update({seed: row for seed, row in _by_seed(figures.get(key, {})).items() if seed in whole})
+            warm_starts = _by_seed(figures.get("warm_starts", {}))
+            found.warm_starts.update({seed: row for seed, row in warm_starts.items() if seed in whole})
+            if any(ARMS[name].hard for name in names):
+                found.hard_families.update({seed: row for seed, row in probes.items() if seed in whole})
     return found
+
+
+def _of_today(name: str, records: BySeed, probes: BySeed) -> set[int]:
+    """The seeds of an arm whose records count."""
+
+    def counts(seed: int) -> bool:
+        return not ARMS[name].hard or set(probes.get(seed, {}).get("samples", ())) == set(HARD)
+
+    return {seed for seed, record in records.items() if is_of_today(name, record) and counts(seed)}
 
 
 def _by_seed(rows: Mapping[str, dict[str, Any]]) -> BySeed:

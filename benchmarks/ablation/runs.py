@@ -10,11 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ablation.arms import Arm, arm_overrides
+from benchmarks.ablation.arms import Arm, arm_overrides, is_of_today
 from benchmarks.ablation.curves import read_curve, read_evaluation
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.process import Job
 from benchmarks.ablation.session import Session
+from dart_envs.errors import UnsupportedCapabilityError
 from dart_train.evaluation.stored import EvaluationRequest
 
 WARM = "warm-start"
@@ -83,13 +84,19 @@ def run_arm(session: Session, seed: int, arm: Arm) -> dict[str, Any]:
         job = Job(kind="run", recipe=recipe, folder=folder, late=arm.perturbed)
         session.do(seed, arm.name, job, perturbed=arm.perturbed)
         judged = _judge(session, seed, arm.name, Job(kind="evaluate", recipe=recipe, folder=folder))
-        found = {"curve": read_curve(folder).as_dict(), **judged}
+        found = {"changes": dict(arm.overrides), "curve": read_curve(folder).as_dict(), **judged}
         if arm.hard:
             recipe = session.recipe({**overrides, "tasks.families": list(hard)})
             found["hard"] = _sample(session, seed, arm.name, recipe, folder, None, JUDGED_TASKS, JUDGED_SAMPLES)
         return found
 
-    return session.recorded(seed, arm.name, make)
+    record = session.recorded(seed, arm.name, make)
+    if not is_of_today(arm.name, record):
+        raise UnsupportedCapabilityError(
+            f"{session.folder(seed) / arm.name}.json was measured when the arm changed {record['changes']}: remove it "
+            "with the folder beside it to run the arm again, or give another --work"
+        )
+    return record
 
 
 def hard_families(session: Session, seed: int) -> tuple[str, ...]:

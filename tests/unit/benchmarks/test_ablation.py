@@ -19,6 +19,7 @@ from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.earlier import read_earlier
 from benchmarks.ablation.figures import summarize
 from benchmarks.ablation.process import Job
+from benchmarks.ablation.runs import run_arm
 from benchmarks.ablation.session import Session
 from benchmarks.work_folder import work_folder
 from dart_envs.errors import UnsupportedCapabilityError
@@ -167,6 +168,36 @@ def test_an_earlier_record_counts_where_it_has_all_arms_that_are_compared(tmp_pa
     assert not earlier.holds("stale", 1)
     assert earlier.warm_starts == {1: {"value": 1}}
     assert summarize(earlier.arms)["full_minus_plain"]["validation"]["seeds"] == 1
+
+
+def test_an_earlier_record_of_another_arm_or_of_other_hard_families_does_not_count(tmp_path: Path) -> None:
+    record = _record(0.8, 0.6, 0.5)
+    other = record | {"changes": {"train.tis_cap": 3.0}}
+    groups = {"curation": ("full", "plain"), "hard": ("hard_pool",)}
+    arms = {"full": {1: record, 2: record}, "plain": {1: record, 2: other}, "hard_pool": {1: record, 2: record}}
+    path = _write_earlier(tmp_path / "one.json", arms, {}, {})
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["figures"]["hard_families"] = {
+        "1": {"samples": dict.fromkeys(HARD, 0)},
+        "2": {"samples": {"press_nine": 0}},
+        "3": {"samples": dict.fromkeys(HARD, 0)},
+    }
+    path.write_text(json.dumps(told), encoding="utf-8")
+    earlier = read_earlier([path], {}, groups)
+    assert [earlier.holds("full", seed) for seed in (1, 2)] == [True, False]
+    assert [earlier.holds("hard_pool", seed) for seed in (1, 2)] == [True, False]
+    assert set(earlier.hard_families) == {1}
+
+
+def test_a_work_folder_with_the_record_of_another_arm_is_told(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    session.open()
+    session.recorded(1, "warm-start", dict)
+    session.recorded(1, "plain", lambda: {"changes": {"train.tis_cap": 3.0}})
+    with pytest.raises(
+        UnsupportedCapabilityError, match=r"plain\.json was measured when the arm changed .*: remove it"
+    ):
+        run_arm(session, 1, ARMS["plain"])
 
 
 def test_an_earlier_record_of_other_settings_is_refused(tmp_path: Path) -> None:
