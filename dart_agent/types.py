@@ -19,13 +19,18 @@ PolicyVersion = int
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn. `temperature` 0 is greedy. `stop`: texts that end the answer and are left out of its text."""
+    """How tokens are drawn. `temperature` 0 is greedy.
+
+    stop: texts that end the answer and are left out of its text. version: only weights of this policy version answer; None: those that a
+    worker has.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int = 64
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    version: PolicyVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,7 +283,11 @@ class DataManagerClient:
 
     async def latest_version(self) -> VersionRecord | None:
         """The newest published policy."""
-        return VersionReply.model_validate_json(await self._call("GET", "/versions/latest")).latest
+        return VersionReply.model_validate_json(await self._call("GET", "/versions/latest")).policy
+
+    async def held_version(self) -> VersionRecord | None:
+        """The policy that an evaluation which is being played asks for."""
+        return VersionReply.model_validate_json(await self._call("GET", "/versions/held")).policy
 
     async def stats(self) -> DataManagerStats:
         """The data manager in numbers."""

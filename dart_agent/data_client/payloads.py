@@ -62,6 +62,7 @@ class SamplingPayload(DataManagerModel):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=64, ge=1)
     seed: int | None = None
+    version: int | None = Field(default=None, ge=0, description="the policy version that samples; None: any")
 
     @classmethod
     def from_value(cls, sampling: SamplingParams) -> SamplingPayload:
@@ -71,11 +72,12 @@ class SamplingPayload(DataManagerModel):
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
             seed=sampling.seed,
+            version=sampling.version,
         )
 
     def to_value(self) -> SamplingParams:
         """To the agent's carrier."""
-        return SamplingParams(self.temperature, self.top_p, self.max_tokens, self.seed)
+        return SamplingParams(self.temperature, self.top_p, self.max_tokens, self.seed, version=self.version)
 
 
 class StepPayload(DataManagerModel):

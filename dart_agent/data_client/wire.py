@@ -27,6 +27,7 @@ Non-goals: no behaviour.
     POST /batches/{id}/failed   BatchFailure -> CountReply   failed batches in a row
     POST /versions              VersionRecord                idempotent by number
     GET  /versions/latest       -> VersionReply
+    GET  /versions/held         -> VersionReply              that an active phase asks for (`SamplingPayload.version`)
     GET  /stats                 -> DataManagerStats
 """
 
@@ -409,9 +410,9 @@ class VersionRecord(DataManagerModel):
 
 
 class VersionReply(DataManagerModel):
-    """The newest published policy, None before the first."""
+    """A published policy, None where there is none."""
 
-    latest: VersionRecord | None
+    policy: VersionRecord | None
 
 
 class EpisodeCounts(DataManagerModel):

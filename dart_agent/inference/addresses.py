@@ -18,15 +18,18 @@ from dart_server.wire import Clock
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's name and the directory that holds its socket and key."""
+    """A worker's name and the directory that holds its socket and key. holds: whether it holds the versions of evaluations."""
 
     name: str
     directory: Path
+    holds: bool = False
 
 
 def write_addresses(path: Path, addresses: Sequence[WorkerAddress]) -> None:
     """Replace the file."""
-    workers = [{"name": address.name, "directory": str(address.directory)} for address in addresses]
+    workers = [
+        {"name": address.name, "directory": str(address.directory), "holds": address.holds} for address in addresses
+    ]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps({"workers": workers}, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
@@ -36,7 +39,10 @@ def read_addresses(path: Path) -> list[WorkerAddress]:
     """Raises ConfigError when the file is malformed, FileNotFoundError when there is none (yet)."""
     text = path.read_text(encoding="utf-8")
     try:
-        return [WorkerAddress(str(worker["name"]), Path(worker["directory"])) for worker in json.loads(text)["workers"]]
+        return [
+            WorkerAddress(str(worker["name"]), Path(worker["directory"]), bool(worker["holds"]))
+            for worker in json.loads(text)["workers"]
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is not a file of worker addresses: {error}") from error
 

@@ -51,13 +51,17 @@ async def run_inference(config: InferenceConfig, *, engine_module: str = ENGINE_
         workers = local_workers(
             config.worker_settings(), directory=config.directory, log_dir=config.logs, module=engine_module
         )
-        write_addresses(config.addresses, [WorkerAddress(worker.name, worker.directory) for worker in workers])
+        holding = frozenset(worker.name for worker in workers[config.workers - config.holding_workers :])
+        write_addresses(
+            config.addresses,
+            [WorkerAddress(worker.name, worker.directory, worker.name in holding) for worker in workers],
+        )
         try:
             if config.data_address is None:
-                await _serve(config, workers, None, chat, page)
+                await _serve(config, workers, holding, None, chat, page)
             else:
                 async with DataManagerClient(config.data_address, config.logs, key=config.read_data_key()) as data:
-                    await _serve(config, workers, latest_version_reader(data), chat, page)
+                    await _serve(config, workers, holding, data, chat, page)
         finally:
             with contextlib.suppress(OSError):
                 config.directory.rmdir()
@@ -66,10 +70,12 @@ async def run_inference(config: InferenceConfig, *, engine_module: str = ENGINE_
 async def _serve(
     config: InferenceConfig,
     workers: list[WorkerProcess],
-    latest: LatestVersion | None,
+    holding: frozenset[str],
+    data: DataManagerClient | None,
     chat: socket.socket | None,
     page: socket.socket | None,
 ) -> None:
+    latest = None if data is None else latest_version_reader(data)
     published, lease = (None, None) if latest is None else await hold_newest(latest)
     # Until the updater holds it: a worker that restarts before that begins with it again.
     with contextlib.nullcontext() if lease is None else lease:
@@ -77,10 +83,10 @@ async def _serve(
             worker.published = published
         async with (
             Supervisor(workers) as supervisor,
-            VllmPool([WorkerClient(worker.name, worker.directory) for worker in workers]) as pool,
+            VllmPool([WorkerClient(worker.name, worker.directory) for worker in workers], holding=holding) as pool,
         ):
             logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
-            updater = None if latest is None else _updater(config, workers, pool, supervisor, latest)
+            updater = None if data is None else _updater(config, workers, holding, pool, supervisor, data)
             tasks = [asyncio.create_task(supervisor.wait_for_failure(), name="keep-alive")]
             if config.chat is not None and chat is not None:
                 serving = serve_chat(pool, config.chat, chat, config.worker.model)
@@ -130,9 +136,10 @@ async def hold_newest(latest: LatestVersion, attempts: int = 3) -> tuple[Publish
 def _updater(
     config: InferenceConfig,
     workers: list[WorkerProcess],
+    holding: frozenset[str],
     pool: VllmPool,
     supervisor: Supervisor,
-    latest: LatestVersion,
+    data: DataManagerClient,
 ) -> WeightUpdater:
     def accepted(published: PublishedWeights) -> None:
         for worker in workers:
@@ -140,7 +147,9 @@ def _updater(
 
     return WeightUpdater(
         pool,
-        latest,
+        latest_version_reader(data),
+        held=held_version_reader(data) if holding else None,
+        holding=holding,
         settings=config.updates.to_settings(),
         poll_s=config.poll_s,
         on_accepted=accepted,
@@ -159,6 +168,18 @@ def latest_version_reader(data: DataManagerClient) -> LatestVersion:
         return PublishedWeights(record.version, Path(record.path), record.digest)
 
     return latest
+
+
+def held_version_reader(data: DataManagerClient) -> LatestVersion:
+    """Asks the data manager for the version of the evaluation that is being played."""
+
+    async def held() -> PublishedWeights | None:
+        record = await data.held_version()
+        if record is None or record.version == 0:
+            return None
+        return PublishedWeights(record.version, Path(record.path), record.digest)
+
+    return held
 
 
 async def record_activity(workers: Sequence[PolicyWorker], metrics: Path, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -39,6 +39,7 @@ class InferenceConfig(OptionalDataManagerAddress):
     devices: numbers of the GPUs, `worker.tensor_parallel` for each worker in turn; None: all workers see all devices.
     directory: where sockets and keys live (short: Unix sockets; default: made below the runtime directory). addresses: file that tells
     the rollout workers where the workers are. Without the address of a data manager the model's own weights are served for ever.
+    holding_workers: so many of the workers, the last ones, have the version of an evaluation during training as long as it lasts.
     metrics: JSONL file that gets one line per update of all workers. metrics_port: port of this machine's loopback where Prometheus reads
     the metrics of all workers, 0: a free one, None: nowhere. chat: OpenAI's chat API in front of the workers, None: none.
     """
@@ -53,7 +54,16 @@ class InferenceConfig(OptionalDataManagerAddress):
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     chat: ChatApiSettings | None = None
     updates: UpdateSection = UpdateSection()
+    holding_workers: int = Field(default=0, ge=0)
     poll_s: float = Field(default=0.5, gt=0)
+
+    @model_validator(mode="after")
+    def _some_follow_training(self) -> Self:
+        if self.holding_workers >= self.workers:
+            raise ValueError(
+                f"holding_workers = {self.holding_workers} of {self.workers} workers leaves none to training: leave one out at least"
+            )
+        return self
 
     @model_validator(mode="after")
     def _devices_suffice(self) -> Self:

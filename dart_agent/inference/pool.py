@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -27,7 +27,7 @@ from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.inference.pointer_wire import PointAnswer, PointRequest
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.wire import WorkerHealth
-from dart_agent.types import Completion, FinishReason, PolicyRequest
+from dart_agent.types import Completion, FinishReason, PolicyRequest, PolicyVersion
 from dart_envs.clock import SYSTEM_CLOCK, wait_first
 from dart_server.wire import Clock
 
@@ -120,11 +120,13 @@ class VllmPool:
         probe_ready_s: float = 5.0,
         probe_down_s: float = 0.5,
         on_seen: WorkerSeen | None = None,
+        holding: Collection[str] = (),
     ) -> None:
         """wait_for_worker_s: how long a request waits while no worker is up.
 
-        probe_ready_s: longest time between two signs of life of a worker that serves; probe_down_s: pause between two probes of one that
-        does not. chance: of the retries' jitter.
+        holding: workers that hold the version of an evaluation. A request that asks for a version goes to one of them that has it; others
+        go to them only while they are not behind. chance: of retries. probe_ready_s: longest time between two signs of life of a
+        worker that serves; probe_down_s: pause between two probes of one that does not.
         """
         if not clients:
             raise ValueError("a pool needs at least one worker")
@@ -136,6 +138,7 @@ class VllmPool:
         self.failures: dict[RequestFailure, int] = dict.fromkeys(RequestFailure, 0)
         self.on_seen = on_seen
         self._by_name = {member.client.name: member for member in self.members}
+        self._holding = tuple(self._by_name[name] for name in holding)
         self._clock = clock or SYSTEM_CLOCK
         self._retry = retry or RetrySettings()
         self._health_checks = health_checks or HealthSettings()
@@ -195,9 +198,12 @@ class VllmPool:
             completion = await client.complete(tried, timeout_s=timeout_s)
             if completion.finish_reason is FinishReason.ABORT:
                 raise WorkerError(f"{client.name} stopped before the answer was complete", RequestFailure.ABORTED)
+            asked = request.sampling.version
+            if asked is not None and any(span.version != asked for span in completion.version_spans):
+                raise WorkerError(f"{client.name} went on from version {asked} meanwhile", RequestFailure.ABORTED)
             return dataclasses.replace(completion, queue_s=completion.queue_s + waited_s)
 
-        return await self._answered(request.request_id, sample)
+        return await self._answered(request.request_id, sample, request.sampling.version)
 
     async def point(self, asked: PointRequest) -> PointAnswer:
         """Ask the action head of a worker. Raises like `complete`."""
@@ -207,15 +213,20 @@ class VllmPool:
 
         return await self._answered(asked.request_id, ask)
 
-    async def _answered(self, request_id: str, ask: Callable[[PolicyWorker, str, float], Awaitable[Answer]]) -> Answer:
-        """The answer to a request, from the first worker that gives one."""
+    async def _answered(
+        self,
+        request_id: str,
+        ask: Callable[[PolicyWorker, str, float], Awaitable[Answer]],
+        version: PolicyVersion | None = None,
+    ) -> Answer:
+        """The answer to a request, from the first worker that gives one; of one policy version where one is asked for."""
         began_s = self._clock.monotonic()
         key = prefix_key(request_id)
         avoid: frozenset[str] = frozenset()
         sent = failed = 0
         last: WorkerError | None = None
         while True:
-            member = await self._pick(RouteRequest(key, avoid), began_s, last)
+            member = await self._pick(RouteRequest(key, avoid), version, began_s, last)
             tried = f"{request_id}#{sent}" if sent else request_id
             sent += 1
             left_s = began_s + self._retry.deadline_s - self._clock.monotonic()
@@ -252,18 +263,32 @@ class VllmPool:
         member.answered += 1
         return answer
 
-    async def _pick(self, request: RouteRequest, began_s: float, last: WorkerError | None) -> PoolMember:
+    def _among_versions(self, request: RouteRequest, version: PolicyVersion | None) -> RouteRequest:
+        """What the versions of the workers that hold one mean for a request."""
+        if not self._holding:
+            return request
+        if version is not None:
+            having = frozenset(each.client.name for each in self._holding if each.ready and each.version == version)
+            return dataclasses.replace(request, among=having)
+        others = [member.version for member in self.ready if member not in self._holding]
+        behind = {each.client.name for each in self._holding if others and each.version < min(others)}
+        return dataclasses.replace(request, avoid=request.avoid | behind) if behind else request
+
+    async def _pick(
+        self, request: RouteRequest, version: PolicyVersion | None, began_s: float, last: WorkerError | None
+    ) -> PoolMember:
         """The worker that the router chooses, as soon as there is one."""
         waiting_since_s = self._clock.monotonic()
         while True:
-            chosen = self.router.route(request)
+            chosen = self.router.route(self._among_versions(request, version))
             if isinstance(chosen, Route):
                 return self._by_name[chosen.worker]
             now_s = self._clock.monotonic()
             left_s = min(waiting_since_s + self._wait_for_worker_s, began_s + self._retry.deadline_s) - now_s
             if left_s <= 0:
                 because = "" if last is None else f" (the last failure: {last})"
-                raise PolicyUnavailableError(f"{chosen.reason}; waited {now_s - waiting_since_s:.0f} s{because}")
+                reason = chosen.reason if version is None else f"no worker serves version {version}"
+                raise PolicyUnavailableError(f"{reason}; waited {now_s - waiting_since_s:.0f} s{because}")
             await self._wait_for_change(self._changed, min(left_s, self._probe_down_s))
 
     async def _wait_for_change(self, changed: asyncio.Event, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Keeps the workers of one pool at the newest policy version.
+"""Keeps the workers of one pool at the newest policy version, and some of them at the version of an evaluation while it lasts.
 
 Role: `WeightUpdater` carries out what `decisions.weight_updates` decides: it asks for the newest version, tells the planner what the
 workers report, and sends each worker its commands in order. Rule: workers do not wait for each other (mode `per_worker`): each reads and
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
 from dart_agent.errors import StoreError, WeightUpdateError, WorkerError
@@ -29,6 +29,7 @@ from dart_agent.inference.decisions.weight_updates import (
     UpdatePlanner,
     UpdateRefused,
     UpdateSettings,
+    VersionHeld,
     VersionPublished,
     WeightsId,
     WorkerLost,
@@ -74,8 +75,8 @@ class WeightRollout:
 class WeightUpdater:
     """Follows the newest version with all workers of `pool`; `run` never returns.
 
-    latest: tells the newest version. on_accepted: told when the first worker serves a version. on_rollout: told when all do. on_late: told
-    of a worker that did not answer a command in time.
+    latest: tells the newest version. held: tells the version that the workers `holding` have in its place, None: none. on_accepted: told
+    when the first worker serves a version. on_rollout: told when all do. on_late: told of a worker that did not answer a command in time.
     """
 
     def __init__(
@@ -89,11 +90,14 @@ class WeightUpdater:
         on_accepted: Callable[[PublishedWeights], None] | None = None,
         on_rollout: Callable[[WeightRollout], None] | None = None,
         on_late: Callable[[str], None] | None = None,
+        held: LatestVersion | None = None,
+        holding: Collection[str] = (),
     ) -> None:
-        self.planner = UpdatePlanner(settings)
+        self.planner = UpdatePlanner(settings, holding)
         self.accepted: PublishedWeights | None = None
         self._pool = pool
         self._latest = latest
+        self._held = held
         self._clock = clock or SYSTEM_CLOCK
         self._poll_s = poll_s
         self._on_accepted = on_accepted
@@ -141,13 +145,21 @@ class WeightUpdater:
         self._began_s = self._clock.monotonic()
         self._apply(VersionPublished(published.identity))
 
+    def hold(self, published: PublishedWeights | None) -> None:
+        """The workers that hold versions are to have this one; None: the newest again."""
+        if published is not None:
+            self._known[published.identity] = published
+        self._apply(VersionHeld(None if published is None else published.identity))
+
     async def _poll(self) -> None:
         while True:
             try:
+                held = None if self._held is None else await self._held()
                 newest = await self._latest()
             except StoreError as error:
                 logger.warning("the newest policy version is not known: %s", error)
             else:
+                self.hold(held)
                 if newest is not None:
                     self.publish(newest)
             await self._clock.sleep(self._poll_s)

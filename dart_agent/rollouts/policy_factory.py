@@ -158,6 +158,8 @@ async def _open_policies(
 
     assert addresses is not None, "checked by WorkerConfig"
     places = await wait_for_addresses(addresses, clock)
-    async with VllmPool([WorkerClient(place.name, place.directory) for place in places], clock=clock) as pool:
+    holding = [place.name for place in places if place.holds]
+    clients = [WorkerClient(place.name, place.directory) for place in places]
+    async with VllmPool(clients, clock=clock, holding=holding) as pool:
         policy: Policy = BlankScreenshotPolicy(pool) if kind == "blank" else pool
         yield OpenPolicies(lambda task, env: policy, lambda: pool.kv_cache_usage, pool, outage_s=lambda: pool.outage_s)

@@ -139,6 +139,7 @@ def measured_recipe(recipe: Recipe, paths: RunPaths) -> Recipe:
     plain["warmup"]["enabled"] = False
     plain["train"] |= {"processes": 1, "devices": None, "sft_coefficient": 0.0}
     plain["inference"] |= {"workers": 1, "devices": None}
+    plain["eval"]["during_workers"] = 0
     plain["data"] |= {"database_url": None, "images_url": None, "listen": None, "url": None}
     return Recipe.model_validate(plain)
 

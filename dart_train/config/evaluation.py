@@ -29,6 +29,8 @@ class EvalSection(StrictModel):
             pass@k.
         during_temperature: Sampling temperature of these evaluations; 0: greedy. None: 0 for one episode per task, else that of training.
         during_desktops: Desktops that these evaluations use at the same time; training has the others.
+        during_workers: Inference workers, out of `inference.workers`, that keep the evaluated version until the evaluation has ended, so
+            that one version plays all of it and can be chosen; meanwhile training has the others. 0: workers go on to newer versions.
         keep_best: Versions that these evaluations found best and whose weights are kept, beside the newest ones, so that one of them can be
             chosen.
         min_gain_points: A gain at or below this many points counts as not learned: exit code 1.
@@ -43,6 +45,7 @@ class EvalSection(StrictModel):
     during_samples: int = Field(default=1, ge=1, le=256)
     during_temperature: float | None = Field(default=None, ge=0, le=2)
     during_desktops: int = Field(default=1, ge=1)
+    during_workers: int = Field(default=0, ge=0)
     keep_best: int = Field(default=3, ge=0)
     min_gain_points: float = 0.0
 

@@ -103,6 +103,15 @@ class Recipe(StrictModel):
                 f"eval.during_desktops = {self.eval.during_desktops} leaves training none of the {self.desktops.count} desktops: lower it, "
                 "or raise desktops.count"
             )
+        if self.eval.during_workers >= self.inference.workers:
+            raise ValueError(
+                f"eval.during_workers = {self.eval.during_workers} leaves training none of the {self.inference.workers} inference workers: "
+                "lower it, or raise inference.workers"
+            )
+        if self.eval.during_workers and (self.inference.engine == "transformers" or self.model.pointer):
+            raise ValueError(
+                "eval.during_workers keeps the tokens of an evaluation to one version, not the points of an action head: set it to 0"
+            )
         if self.train.sft_coefficient and self.demos.path is None and not self.collects_demonstrations:
             raise ValueError(
                 "train.sft_coefficient imitates demonstrations, and there are none, because a run collects its own for a warm start only: "

@@ -367,6 +367,10 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
     async def latest() -> VersionReply:
         return await writer.run(manager.latest)
 
+    @app.get("/versions/held")
+    async def held() -> VersionReply:
+        return await writer.run(manager.held)
+
     @app.get("/stats")
     async def stats() -> DataManagerStats:
         return await writer.run(manager.stats)

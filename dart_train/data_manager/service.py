@@ -514,13 +514,26 @@ class DataManager:
     def latest(self) -> VersionReply:
         """Return the newest published policy."""
         with self._store.begin() as session:
-            newest = session.scalar(select(func.max(VersionTable.version)))
-            row = None if newest is None else session.get(VersionTable, newest)
-            if row is None:
-                return VersionReply(latest=None)
-            return VersionReply(
-                latest=VersionRecord(version=row.version, path=row.path, digest=row.digest, parent=row.parent)
-            )
+            return self._version(session, session.scalar(select(func.max(VersionTable.version))))
+
+    def held(self) -> VersionReply:
+        """Return the policy that an active phase asks for; of several phases the one that was started last counts."""
+        with self._store.begin() as session:
+            active = [phase for phase in self._scheduler.state(session).phases.values() if phase.state == "active"]
+            for phase in sorted(active, key=lambda phase: -phase.seq):
+                version = work.phase_spec(work.find_phase(session, phase.plan.name)).sampling.version
+                if version is not None:
+                    return self._version(session, version)
+            return VersionReply(policy=None)
+
+    @staticmethod
+    def _version(session: Session, version: int | None) -> VersionReply:
+        row = None if version is None else session.get(VersionTable, version)
+        if row is None:
+            return VersionReply(policy=None)
+        return VersionReply(
+            policy=VersionRecord(version=row.version, path=row.path, digest=row.digest, parent=row.parent)
+        )
 
     def stats(self) -> DataManagerStats:
         """Return the numbers of the data manager."""

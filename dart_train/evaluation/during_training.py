@@ -2,8 +2,9 @@
 
 Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of episodes on a share of the desktops, and a line of
 metrics with what it found.
-Rule: training waits for nothing here, and what is unfinished when it ends is stopped. Inference workers go on to newer versions meanwhile,
-so a line covers several versions, which it names; an episode that two versions wrote does not count; infeasible tasks are apart. The
+Rule: training waits for nothing here, and what is unfinished when it ends is stopped, also what a killed process left. With
+`eval.during_workers` one version plays an evaluation. Otherwise inference workers go on to newer versions meanwhile, so that a line covers
+several versions, which it names; an episode that two versions wrote does not count. Infeasible tasks are apart. The
 weights of the best versions stay (`best_versions`). Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a
 checkpoint (`selection`).
 """
@@ -76,6 +77,9 @@ async def evaluated_during_training(
 async def _evaluate_repeatedly(
     client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, best: BestVersions, clock: Clock
 ) -> None:
+    left = await client.held_version()
+    if left is not None:
+        await client.stop_phase(phases.during_training(recipe, left.version).name)
     last, last_s = first_version, clock.monotonic()
     while True:
         newest = await client.latest_version()

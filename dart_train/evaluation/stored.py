@@ -303,7 +303,7 @@ def evaluation_recipe(version: StoredVersion) -> Recipe:
     plain["model"] |= {"preset": None, "path": str(version.start), "prompt": version.prompt}
     plain["warmup"]["enabled"] = False
     plain["data"] = DataSection().model_dump()
-    plain["eval"] |= {"episodes": 1, "baseline_episodes": 0, "test_episodes": 0}
+    plain["eval"] |= {"episodes": 1, "baseline_episodes": 0, "test_episodes": 0, "during_workers": 0}
     plain["train"]["sft_coefficient"] = 0.0
     plain["curation"]["pool_import"] = ()
     plain["limits"]["min_free_disk_gib"] = min(recipe.limits.min_free_disk_gib, recipe.limits.pause_disk_gib)

@@ -190,6 +190,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             seed=recipe.run.seed,
         ),
         workers=section.workers,
+        holding_workers=recipe.eval.during_workers,
         devices=section.devices,
         updates=UpdateSection(mode=recipe.update_mode, max_updating=section.max_updating),
         metrics_port=section.metrics_port,

@@ -131,7 +131,12 @@ def during_training(recipe: Recipe, version: int) -> PhaseSpec:
     changes = {
         "select": plan.select.model_copy(update={"count": recipe.eval.during_tasks}),
         "rollouts_per_task": recipe.eval.during_samples,
-        "sampling": plan.sampling.model_copy(update={"temperature": during_temperature(recipe)}),
+        "sampling": plan.sampling.model_copy(
+            update={
+                "temperature": during_temperature(recipe),
+                "version": version if recipe.eval.during_workers else None,
+            }
+        ),
         "max_in_flight": recipe.eval.during_desktops,
     }
     return plan.model_copy(update=changes)

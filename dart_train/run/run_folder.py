@@ -53,6 +53,7 @@ EXECUTION = (
     "eval.during_samples",
     "eval.during_temperature",
     "eval.during_desktops",
+    "eval.during_workers",
     "eval.keep_best",
 )
 RESULT_INDEPENDENT = (

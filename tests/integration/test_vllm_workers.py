@@ -36,7 +36,7 @@ from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.process_group import group_members
 from dart_agent.inference.settings import PublishedWeights, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor, local_workers
-from dart_agent.inference.weight_updater import roll_out
+from dart_agent.inference.weight_updater import WeightUpdater, roll_out
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.wire import WorkerHealth
 from dart_agent.inference.worker_process import WorkerProcess
@@ -409,6 +409,44 @@ async def test_a_killed_supervisor_takes_its_workers_along(fleet: Fleet, place: 
         await supervisor.wait()
     await eventually(lambda: not group_members(health.pid) and not address.directory.exists(), 10)
     assert shared_memory() <= before
+
+
+async def test_one_version_answers_an_evaluation_while_others_go_on(fleet: Fleet) -> None:
+    evaluated = fleet.weights / "v1"
+    versions = [PublishedWeights(1, evaluated, weights_digest(evaluated))]
+    held = versions[:]
+
+    async def latest() -> PublishedWeights:
+        return versions[-1]
+
+    async def held_version() -> PublishedWeights | None:
+        return held[-1] if held else None
+
+    def serving(pool: VllmPool) -> dict[str, int]:
+        return {member.client.name: member.version for member in pool.ready}
+
+    clients = [WorkerClient(worker.name, worker.directory) for worker in fleet.workers]
+    holder = clients[1].name
+    async with VllmPool(clients, holding=[holder]) as pool:
+        updater = WeightUpdater(pool, latest, held=held_version, holding=[holder])
+        following = asyncio.create_task(updater.run())
+        try:
+            await eventually(lambda: set(serving(pool).values()) == {1}, 60)
+            versions.append(fleet.publish(2))
+            await eventually(lambda: serving(pool) == {clients[0].name: 2, holder: 1}, 60)
+            asked = [
+                noisy_request(f"held{index}.0", index, version=version) for index, version in enumerate([1, None] * 4)
+            ]
+            answers = await asyncio.gather(*(pool.complete(request) for request in asked))
+            for request, answer in zip(asked, answers, strict=True):
+                assert {span.version for span in answer.version_spans} == {request.sampling.version or 2}
+                assert (answer.worker == holder) is (request.sampling.version == 1)
+                assert largest_error(fleet, request, answer) < MAX_ERROR
+            held.clear()
+            await eventually(lambda: set(serving(pool).values()) == {2}, 60)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_stopped_workers_leave_nothing(fleet: Fleet) -> None:

@@ -55,11 +55,13 @@ class RouteRequest:
 
     Attributes:
         prefix_key: Requests of one key share a prefix (an episode); empty: none.
-        avoid: Workers that failed this request already; they are taken only where there is no other.
+        avoid: Workers that failed this request already, or had better not get it; they are taken only where there is no other.
+        among: The only workers that may get it; None: all.
     """
 
     prefix_key: str = ""
     avoid: frozenset[str] = frozenset()
+    among: frozenset[str] | None = None
 
 
 @dataclass(slots=True)
@@ -110,7 +112,8 @@ def route(workers: Iterable[WorkerLoad], request: RouteRequest, holder: str, set
     Returns:
         The worker, or why the request waits.
     """
-    usable = [load for load in workers if load.state in ROUTABLE]
+    among = request.among
+    usable = [load for load in workers if load.state in ROUTABLE and (among is None or load.name in among)]
     usable = [load for load in usable if load.name not in request.avoid] or usable
     if not usable:
         return NO_WORKER
@@ -178,7 +181,7 @@ class Router:
         Returns:
             The worker, or why the request waits.
         """
-        if request.avoid:
+        if request.avoid or request.among is not None:
             return route(self.loads.values(), request, self.holder(request.prefix_key), self.settings)
         best = self._least(WorkerState.SERVING)
         reason = "load"

@@ -8,11 +8,14 @@ worker are carried out in order. Non-goals: reading and swapping (`dart_agent.in
     mode         order
     per_worker   every worker stages at once, while it serves; whoever is ready swaps, at most `max_updating` at a time
     global       every worker stages; when all are ready all pause, then all swap, then all resume
+
+Workers that hold versions for evaluations have the held version in place of the target as long as there is one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -73,6 +76,13 @@ class VersionPublished:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionHeld:
+    """The workers that hold versions are to have these weights; None: the newest, as all others."""
+
+    weights: WeightsId | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerReported:
     """A worker serves, with these weights. Sent as often as known, in particular when it came up."""
 
@@ -121,7 +131,14 @@ class UpdateRefused:
 
 
 UpdateEvent = (
-    VersionPublished | WorkerReported | WorkerLost | WorkerStaged | WorkerPaused | WorkerUpdated | UpdateRefused
+    VersionPublished
+    | VersionHeld
+    | WorkerReported
+    | WorkerLost
+    | WorkerStaged
+    | WorkerPaused
+    | WorkerUpdated
+    | UpdateRefused
 )
 
 
@@ -195,11 +212,14 @@ class UpdatePlanner:
 
     Args:
         settings: Mode and limits.
+        holding: Workers that hold versions for evaluations.
     """
 
-    def __init__(self, settings: UpdateSettings | None = None) -> None:
+    def __init__(self, settings: UpdateSettings | None = None, holding: Collection[str] = ()) -> None:
         self.settings = settings or UpdateSettings()
         self.target: WeightsId | None = None
+        self.held: WeightsId | None = None
+        self._holding = frozenset(holding)
         self._members: dict[str, _Member] = {}
         self._refusals: Counter[WeightsId] = Counter()
         self._abandoned: set[WeightsId] = set()
@@ -212,10 +232,17 @@ class UpdatePlanner:
 
     @property
     def outdated(self) -> tuple[str, ...]:
-        """Workers that are up and do not serve the target."""
-        if self.target is None:
-            return ()
-        return tuple(name for name, member in self._members.items() if not member.weights.matches(self.target))
+        """Workers that are up and do not serve what they are to have."""
+        wanted = {name: self._wanted(name) for name in self._members}
+        return tuple(
+            name
+            for name, member in self._members.items()
+            if (weights := wanted[name]) is not None and not member.weights.matches(weights)
+        )
+
+    def _wanted(self, name: str) -> WeightsId | None:
+        """What a worker is to have."""
+        return self.held if self.held is not None and name in self._holding else self.target
 
     def apply(self, event: UpdateEvent) -> tuple[UpdateCommand, ...]:
         """Take note of an event and decide what follows.
@@ -229,12 +256,11 @@ class UpdatePlanner:
         commands: list[UpdateCommand] = []
         if not self._note(event, commands):
             return ()
-        if self.target is not None:
-            self._stage(self.target, commands)
-            if self.settings.mode is UpdateMode.PER_WORKER:
-                self._swap_ready(self.target, commands)
-            else:
-                self._advance_barrier(self.target, commands)
+        self._stage(commands)
+        if self.settings.mode is UpdateMode.PER_WORKER:
+            self._swap_ready(commands)
+        else:
+            self._advance_barrier(commands)
         return tuple(commands)
 
     def _note(self, event: UpdateEvent, commands: list[UpdateCommand]) -> bool:
@@ -243,6 +269,11 @@ class UpdatePlanner:
             if event.weights == self.target or event.weights in self._abandoned:
                 return False
             self.target = event.weights
+            return True
+        if isinstance(event, VersionHeld):
+            if event.weights == self.held or event.weights in self._abandoned:
+                return False
+            self.held = event.weights
             return True
         member = self._members.get(event.worker)
         if isinstance(event, WorkerReported):
@@ -263,7 +294,9 @@ class UpdatePlanner:
                 return False
             member.phase = _Phase.PAUSED
         elif isinstance(event, WorkerUpdated):
-            member.weights = self._accepted = event.weights
+            member.weights = event.weights
+            if event.weights != self.held or event.weights == self.target:
+                self._accepted = event.weights
             self._leave(member)
         else:
             self._refuse(member, event, commands)
@@ -300,16 +333,22 @@ class UpdatePlanner:
         self._refusals[weights] += 1
         if self._refusals[weights] == self.settings.max_refusals:
             self._abandoned.add(weights)
-            commands.append(AbandonVersion(weights, reason))
+            if weights != self.held or weights == self.target:
+                commands.append(AbandonVersion(weights, reason))
+            if self.held == weights:
+                self.held = None
             if self.target == weights:
                 self.target = self._accepted
             for other in self._members.values():
                 if other.phase not in _STANDING:
                     other.phase, other.wanted = _Phase.SERVING, None
 
-    def _stage(self, target: WeightsId, commands: list[UpdateCommand]) -> None:
-        """Everyone who serves other weights reads the target's, also one that has staged weights which nobody wants any more."""
+    def _stage(self, commands: list[UpdateCommand]) -> None:
+        """Everyone who serves other weights reads those that it is to have, also one that has staged some which nobody wants any more."""
         for name, member in self._members.items():
+            target = self._wanted(name)
+            if target is None:
+                continue
             stale = member.phase is _Phase.STAGED and member.wanted != target
             if stale:
                 member.phase, member.wanted = _Phase.SERVING, None
@@ -317,15 +356,16 @@ class UpdatePlanner:
                 member.phase, member.wanted = _Phase.STAGING, target
                 commands.append(StageWeights(name, target))
 
-    def _swap_ready(self, target: WeightsId, commands: list[UpdateCommand]) -> None:
+    def _swap_ready(self, commands: list[UpdateCommand]) -> None:
         free = min(self.settings.max_updating, max(1, len(self._members) - 1)) - len(self.updating)
         for name, member in self._members.items():
-            if free > 0 and member.phase is _Phase.STAGED and member.wanted == target:
+            if free > 0 and member.phase is _Phase.STAGED:
+                assert member.wanted is not None, "who has staged knows what"
                 member.phase = _Phase.SWAPPING
-                commands.append(SwapWeights(name, target, pause=True))
+                commands.append(SwapWeights(name, member.wanted, pause=True))
                 free -= 1
 
-    def _advance_barrier(self, target: WeightsId, commands: list[UpdateCommand]) -> None:
+    def _advance_barrier(self, commands: list[UpdateCommand]) -> None:
         standing = [(name, member) for name, member in self._members.items() if member.phase in _STANDING]
         if not standing:
             waiting = [member for member in self._members.values() if member.phase is not _Phase.SERVING]
@@ -344,4 +384,4 @@ class UpdatePlanner:
             for name, member in standing:
                 member.phase = _Phase.SERVING
                 commands.append(ResumeWorker(name))
-            self._stage(target, commands)
+            self._stage(commands)

@@ -23,7 +23,7 @@ from dart_agent.component_process import run_together
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.image_location import open_images
 from dart_agent.data_client.wire import Batch
-from dart_agent.inference.component import latest_version_reader, record_activity
+from dart_agent.inference.component import held_version_reader, latest_version_reader, record_activity
 from dart_agent.inference.config import load_inference_config
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.weight_updater import WeightUpdater
@@ -138,6 +138,7 @@ class ComponentSystem:
         self._farm = SimulatedFarm(models.desktop, clock, seed)
         names = [f"policy-{number}" for number in range(recipe.inference.workers)]
         self._inference = [SimulatedInferenceWorker(name, models, clock, seed) for name in names]
+        self._holding = names[len(names) - recipe.eval.during_workers :]
 
     async def run(self) -> None:
         """Run the stage of training to its end."""
@@ -225,7 +226,8 @@ class ComponentSystem:
     @contextlib.asynccontextmanager
     async def _pool(self) -> AsyncIterator[VllmPool]:
         chance = Random(f"{self.seed}/retries")
-        async with VllmPool([each.client() for each in self._inference], clock=self.clock, chance=chance) as pool:
+        clients = [each.client() for each in self._inference]
+        async with VllmPool(clients, clock=self.clock, chance=chance, holding=self._holding) as pool:
             yield pool
 
     async def _data_manager(self, file: Path, process: TaskProcess) -> int:
@@ -251,6 +253,8 @@ class ComponentSystem:
             updater = WeightUpdater(
                 pool,
                 latest_version_reader(data),
+                held=held_version_reader(data) if self._holding else None,
+                holding=self._holding,
                 settings=config.updates.to_settings(),
                 clock=self.clock,
                 poll_s=config.poll_s,

@@ -159,3 +159,14 @@ def test_the_router_does_not_grow_with_the_requests() -> None:
     for _ in range(2000):
         router.ended(send(router))
     assert sum(len(heap) for heap in router._heaps.values()) < 100
+
+
+def test_a_request_for_some_workers_goes_to_no_other() -> None:
+    router = router_of("a", "b", "c")
+    router.started("c")
+    assert router.route(RouteRequest(among=frozenset("c"))) == Route("c", "load")
+    router.started("a", "episode")
+    assert router.route(RouteRequest("episode", among=frozenset("bc"))) == Route("b", "load")
+    assert router.route(RouteRequest(among=frozenset())) == NO_WORKER
+    router.set_worker("c", WorkerState.DOWN)
+    assert router.route(RouteRequest(avoid=frozenset("b"), among=frozenset("c"))) == NO_WORKER

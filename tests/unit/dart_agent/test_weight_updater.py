@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dart_agent.errors import StoreError, WeightUpdateError
+from dart_agent.errors import PolicyUnavailableError, StoreError, WeightUpdateError
 from dart_agent.inference.component import hold_newest
+from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings, WeightsId
 from dart_agent.inference.pool import VllmPool
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.weight_updater import WeightRollout, WeightUpdater, roll_out
 from dart_agent.inference.weights.leases import make_leasable, try_remove
+from dart_agent.types import PolicyRequest
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, request
 from tests.unit.dart_agent.test_pool import pool_of, until
 
@@ -50,10 +54,10 @@ def store(tmp_path: Path) -> FakeStore:
 
 @contextlib.asynccontextmanager
 async def updating(
-    pool: VllmPool, store: FakeStore, settings: UpdateSettings | None = None, **calls: Callable[..., None]
+    pool: VllmPool, store: FakeStore, settings: UpdateSettings | None = None, **calls: Any
 ) -> AsyncIterator[tuple[WeightUpdater, asyncio.Task[None]]]:
     clock = FakeClock()
-    updater = WeightUpdater(pool, store.latest, settings=settings, clock=clock, **calls)  # type: ignore[arg-type]
+    updater = WeightUpdater(pool, store.latest, settings=settings, clock=clock, **calls)
     task = asyncio.create_task(updater.run())
     try:
         yield updater, task
@@ -214,3 +218,63 @@ async def test_one_version_is_rolled_out_and_waited_for(store: FakeStore) -> Non
         workers[1].refuses = True
         with pytest.raises(WeightUpdateError, match="these weights do not fit"):
             await roll_out(pool, store.publish(2), settings=UpdateSettings(max_refusals=1))
+
+
+def serving(pool: VllmPool) -> dict[str, int]:
+    """Versions of the workers that serve, as the pool knows them."""
+    return {
+        member.client.name: member.version
+        for member in pool.members
+        if member.seen is not None and member.seen.state is WorkerState.SERVING
+    }
+
+
+async def test_one_version_plays_an_evaluation_and_training_goes_on_with_newer_ones(store: FakeStore) -> None:
+    """`c` holds: it answers what asks for its version, and nothing else once it is behind."""
+    workers = {name: FakeWorkerClient(name) for name in "abc"}
+    evaluated: list[PublishedWeights] = []
+
+    async def held() -> PublishedWeights | None:
+        return evaluated[-1] if evaluated else None
+
+    def asking(name: str, version: int | None) -> PolicyRequest:
+        plain = request(name)
+        return replace(plain, sampling=replace(plain.sampling, version=version))
+
+    pool = VllmPool(list(workers.values()), clock=FakeClock(), wait_for_worker_s=30.0, holding=["c"])
+    async with pool, updating(pool, store, held=held, holding=["c"]):
+        first = store.publish(1)
+        await until(lambda: serving(pool) == {"a": 1, "b": 1, "c": 1})
+        evaluated.append(first)
+        assert {(await pool.complete(asking(f"t{number}", None))).worker for number in range(6)} == set("abc")
+        store.publish(2)
+        await until(lambda: serving(pool) == {"a": 2, "b": 2, "c": 1})
+        trained = [await pool.complete(asking(f"u{number}", None)) for number in range(6)]
+        assert {completion.worker for completion in trained} == set("ab")
+        played = [await pool.complete(asking(f"e{number}", 1)) for number in range(3)]
+        assert {(completion.worker, completion.version_spans[0].version) for completion in played} == {("c", 1)}
+        evaluated.clear()
+        await until(lambda: workers["c"].version == 2)
+        with pytest.raises(PolicyUnavailableError, match=r"no worker serves version 1; waited 3\d s"):
+            await pool.complete(asking("late", 1))
+
+
+async def test_a_request_for_a_version_waits_until_the_worker_that_holds_it_is_back(store: FakeStore) -> None:
+    workers = {name: FakeWorkerClient(name) for name in "ab"}
+
+    async def held() -> PublishedWeights:
+        return PublishedWeights(1, store.root / "v1")
+
+    pool = VllmPool(list(workers.values()), clock=FakeClock(), wait_for_worker_s=10_000.0, holding=["b"])
+    async with pool, updating(pool, store, held=held, holding=["b"]):
+        store.publish(1)
+        await until(lambda: workers["b"].version == 1)
+        store.publish(2)
+        await until(lambda: workers["a"].version == 2)
+        workers["b"].die()
+        plain = request("e")
+        waiting = asyncio.create_task(pool.complete(replace(plain, sampling=replace(plain.sampling, version=1))))
+        await until(lambda: len(pool.ready) == 1)
+        workers["b"].come_back()
+        assert (await asyncio.wait_for(waiting, 20)).worker == "b"
+        assert workers["b"].version == 1

@@ -17,6 +17,7 @@ from dart_agent.inference.decisions.weight_updates import (
     UpdatePlanner,
     UpdateRefused,
     UpdateSettings,
+    VersionHeld,
     VersionPublished,
     WeightsId,
     WorkerLost,
@@ -240,3 +241,52 @@ def test_whatever_happens_everyone_ends_with_the_newest_version_and_no_one_stand
     assert {weights.number for weights in serves.values()} == {published}
     assert planner.updating == ()
     assert not paused
+
+
+def holding_planner(**settings: object) -> UpdatePlanner:
+    planner = UpdatePlanner(UpdateSettings(**settings), ["c"])  # type: ignore[arg-type]
+    for name in "abc":
+        planner.apply(WorkerReported(name, V1))
+    planner.apply(VersionPublished(V1))
+    return planner
+
+
+@pytest.mark.parametrize("mode", list(UpdateMode))
+def test_a_worker_that_holds_a_version_goes_on_when_the_evaluation_ends(mode: UpdateMode) -> None:
+    planner = holding_planner(mode=mode)
+    assert planner.apply(VersionHeld(V1)) == ()
+    assert planner.apply(VersionPublished(V2)) == (StageWeights("a", V2), StageWeights("b", V2))
+    assert planner.outdated == ("a", "b")
+    assert planner.apply(VersionHeld(None)) == (StageWeights("c", V2),)
+    assert planner.outdated == ("a", "b", "c")
+
+
+def test_a_worker_takes_the_held_version_also_where_it_is_older_or_the_worker_comes_back() -> None:
+    planner = holding_planner()
+    assert planner.apply(VersionHeld(V0)) == (StageWeights("c", V0),)
+    assert planner.apply(WorkerStaged("c", V0)) == (SwapWeights("c", V0, pause=True),)
+    assert planner.apply(WorkerUpdated("c", V0)) == ()
+    assert planner.outdated == ()
+    planner.apply(WorkerLost("c"))
+    assert planner.apply(WorkerReported("c", V1)) == (StageWeights("c", V0),)
+
+
+def test_staged_weights_are_left_for_the_held_version() -> None:
+    planner = holding_planner()
+    planner.apply(VersionPublished(V2))
+    planner.apply(WorkerStaged("a", V2))
+    planner.apply(WorkerStaged("c", V2))
+    assert planner.apply(VersionHeld(V1)) == (), "it serves it already"
+    assert planner.apply(WorkerUpdated("a", V2)) == ()
+    assert planner.outdated == ("b",)
+
+
+def test_a_held_version_that_is_refused_again_and_again_is_left_and_ends_nothing() -> None:
+    planner = holding_planner(max_refusals=2)
+    planner.apply(VersionHeld(V0))
+    assert planner.apply(UpdateRefused("c", V0, "it is gone")) == ()
+    assert planner.apply(WorkerReported("c", V1)) == (StageWeights("c", V0),)
+    assert planner.apply(UpdateRefused("c", V0, "it is gone")) == ()
+    assert planner.apply(WorkerReported("c", V1)) == ()
+    assert planner.apply(VersionHeld(V0)) == ()
+    assert (planner.target, planner.held, planner.outdated) == (V1, None, ())

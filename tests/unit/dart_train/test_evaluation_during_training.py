@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from run_harness import RECIPE, FakeLauncher, RunHarness, untrained_then_trained
@@ -231,6 +231,25 @@ def test_training_keeps_a_desktop() -> None:
         Recipe.model_validate(RECIPE | {"desktops": {"count": 2}, "eval": DURING | {"during_desktops": 2}})
 
 
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ({"inference": {"workers": 2}, "eval": {"during_workers": 2}}, "raise inference.workers"),
+        ({"model": RECIPE["model"] | {"pointer": True}, "eval": {"during_workers": 1}}, "set it to 0"),
+    ],
+)
+def test_workers_that_hold_a_version_leave_one_to_training(changes: dict[str, Any], fix: str) -> None:
+    with pytest.raises(ValueError, match=fix):
+        Recipe.model_validate(RECIPE | changes)
+
+
+def test_an_evaluation_asks_for_its_version_where_workers_hold_one() -> None:
+    held = Recipe.model_validate(RECIPE | {"inference": {"workers": 2}, "eval": DURING | {"during_workers": 1}})
+    assert phases.during_training(held, 7).sampling.version == 7
+    assert phases.during_training(Recipe.model_validate(RECIPE | {"eval": DURING}), 7).sampling.version is None
+    assert phases.evaluation(held, "eval-after").sampling.version is None
+
+
 class EndedEvaluation:
     """A data manager in which version 1 was evaluated before, with other weights."""
 
@@ -239,6 +258,9 @@ class EndedEvaluation:
 
     async def latest_version(self) -> VersionRecord:
         return VersionRecord(version=1, path="v1")
+
+    async def held_version(self) -> VersionRecord | None:
+        return None
 
     async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
         self.asked.set()
@@ -266,7 +288,7 @@ async def test_an_evaluation_of_lost_weights_is_not_taken_for_one_of_the_new_wei
 class UnreachableStore:
     """A data manager that does not answer."""
 
-    async def latest_version(self) -> VersionRecord:
+    async def held_version(self) -> VersionRecord:
         raise StoreError("the data manager does not answer")
 
 
@@ -294,3 +316,21 @@ class ManyLooks(SystemClock):
     async def sleep(self, delay_s: float) -> None:
         self._looks.release()
         await asyncio.sleep(0)
+
+
+async def test_an_evaluation_that_a_killed_process_left_is_stopped(tmp_path: Path) -> None:
+    class LeftEvaluation(EndedEvaluation):
+        stopped: ClassVar[list[str]] = []
+
+        async def held_version(self) -> VersionRecord | None:
+            return None if self.stopped else VersionRecord(version=4, path="v4")
+
+        async def stop_phase(self, name: str) -> None:
+            self.stopped.append(name)
+
+    manager = LeftEvaluation()
+    recipe = Recipe.model_validate(RECIPE | {"eval": DURING})
+    client = cast("DataManagerClient", manager)
+    async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", tmp_path, SystemClock()):
+        await asyncio.wait_for(manager.asked.wait(), 30)
+    assert manager.stopped == ["eval-during-4"]

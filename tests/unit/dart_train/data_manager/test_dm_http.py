@@ -154,6 +154,7 @@ async def test_versions_are_kept_by_number(harness: DataManagerHarness) -> None:
         for version in (0, 2, 1, 1):
             await client.publish_version(VersionRecord(version=version, path=f"/weights/v{version}"))
         assert await client.latest_version() == VersionRecord(version=2, path="/weights/v2")
+        assert await client.held_version() is None
         with pytest.raises(DataManagerError, match="another path"):
             await client.publish_version(VersionRecord(version=2, path="/elsewhere"))
 

@@ -9,9 +9,10 @@ from alembic import command
 from data_manager_harness import DataManagerHarness
 from sqlalchemy import Engine, create_engine, select, text
 
-from dart_agent.data_client.wire import BatchReport, VersionRecord
+from dart_agent.data_client.payloads import SamplingPayload
+from dart_agent.data_client.wire import BatchReport, PhaseSpec, VersionRecord
 from dart_agent.errors import StoreError
-from dart_agent.types import VersionSpan
+from dart_agent.types import Purpose, VersionSpan
 from dart_train.curation.lineage import VersionIdentity, lost_versions
 from dart_train.data_manager.store import database
 from dart_train.data_manager.store.models import BatchMemberTable, EventTable
@@ -40,7 +41,7 @@ def test_a_number_never_means_two_weights(harness: DataManagerHarness) -> None:
     publish(harness, 1, "d1", "d0")
     with pytest.raises(StoreError, match="version 1 is registered with other weights"):
         publish(harness, 1, "other", "d0")
-    latest = harness.manager.latest().latest
+    latest = harness.manager.latest().policy
     assert latest is not None
     assert (latest.digest, latest.parent) == ("d1", "d0")
 
@@ -48,7 +49,7 @@ def test_a_number_never_means_two_weights(harness: DataManagerHarness) -> None:
 def test_a_version_of_an_older_run_folder_gets_its_digest_later(harness: DataManagerHarness) -> None:
     harness.manager.publish(VersionRecord(version=0, path="/weights/v0"))
     publish(harness, 0, "d0", None)
-    latest = harness.manager.latest().latest
+    latest = harness.manager.latest().policy
     assert latest is not None
     assert latest.digest == "d0"
 
@@ -151,5 +152,31 @@ def test_a_database_from_before_digests_is_migrated(tmp_path: Path, monkeypatch:
             connection.execute(text("INSERT INTO versions (version, path, created_s) VALUES (3, '/weights/v3', 1.0)"))
         before.dispose()
     harness = DataManagerHarness(tmp_path)
-    assert harness.manager.latest().latest == VersionRecord(version=3, path="/weights/v3")
+    assert harness.manager.latest().policy == VersionRecord(version=3, path="/weights/v3")
     harness.store.close()
+
+
+def test_the_version_of_an_active_evaluation_is_held_until_it_ends(harness: DataManagerHarness) -> None:
+    manager = harness.manager
+    publish(harness, 1, "d1", None)
+    publish(harness, 2, "d2", "d1")
+    harness.phase()
+    assert manager.held().policy is None, "training takes any version"
+    for version in (1, 2, 3):
+        manager.start_phase(
+            PhaseSpec(
+                name=f"eval-{version}",
+                purpose=Purpose.EVAL,
+                task_ids=["s/tick/6"],
+                sampling=SamplingPayload(version=version),
+                max_steps=3,
+            )
+        )
+    assert manager.held().policy is None, "version 3 was never published"
+    manager.stop_phase("eval-3")
+    held = manager.held().policy
+    assert held is not None
+    assert (held.version, held.path, held.digest) == (2, "/weights/v2", "d2")
+    manager.stop_phase("eval-2")
+    manager.stop_phase("eval-1")
+    assert manager.held().policy is None
