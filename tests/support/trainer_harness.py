@@ -24,6 +24,7 @@ from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.segments import Segment
 from dart_train.trainer.batches.tensors import BatchMaker, ImageTokens
 from dart_train.trainer.config import TrainerConfig
+from dart_train.trainer.trainer import Trainer, TrainStep
 
 RESPONSE_TOKENS = 5
 
@@ -241,3 +242,18 @@ def config_of(root: Path, model: Path, **changes: Any) -> TrainerConfig:
         "device": "cpu",
     }
     return TrainerConfig.model_validate(paths | changes)
+
+
+def trainer_on(root: Path, model_dir: Path, images: ImageStore, **changes: Any) -> Trainer:
+    trainer = Trainer(config_of(root, model_dir, **changes), images)
+    trainer.setup(str(model_dir), 0, None)
+    return trainer
+
+
+def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    tensors = trainer.state(TrainStep(0, {}, ()), "b", 0.0).tensors
+    return {name.removeprefix("model."): value.clone() for name, value in tensors.items() if name.startswith("model.")}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], two[name]) for name in one)
