@@ -11,10 +11,19 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dart_train.config import Recipe
+from dart_train.evaluation.during_training import METRICS_KIND
+from dart_train.report.build import read_metrics
+from dart_train.run.paths import RunPaths
 from dart_train.simulation.command import scenario_of
 from dart_train.simulation.components.activity import simulated_figures
-from dart_train.simulation.components.system import ComponentsOutcome, simulate_components
+from dart_train.simulation.components.system import (
+    ComponentsOutcome,
+    ComponentSystem,
+    for_minutes,
+    simulate_components,
+)
 from dart_train.simulation.components.trainer import save_noise
+from dart_train.simulation.components.virtual_time import VirtualClock, run_in_virtual_time
 from dart_train.simulation.models import DesktopModel, EpisodeModel, Latency, SystemModels, TrainerModel
 from dart_train.simulation.outcome import simulate
 
@@ -82,3 +91,25 @@ def test_each_published_version_has_weights_of_its_own(tmp_path: Path) -> None:
     assert all(torch.allclose(each["w"], weights[0]["w"], atol=0.02) for each in weights)
     assert all(int(each["n"]) == 3 for each in weights)
     assert (second / "config.json").exists()
+
+
+@pytest.mark.parametrize("during_workers", [0, 1])
+def test_one_version_plays_an_evaluation_where_a_worker_holds_it(tmp_path: Path, during_workers: int) -> None:
+    models = SystemModels(
+        desktop=DesktopModel(step_s=Latency(mean_s=5.0, sigma=0.5)),
+        episode=EpisodeModel(median_steps=3.0, sigma=0.5),
+        trainer=TrainerModel(update_s=2.0, tokens_per_s=1e6),
+    )
+    during = {"every_updates": 2, "during_episodes": 6, "during_workers": during_workers}
+    given = for_minutes(recipe(4, inference={"workers": 2}, eval=during), 8.0, 0)
+    paths = RunPaths(tmp_path / "run")
+
+    async def body(clock: VirtualClock) -> None:
+        await ComponentSystem(given, paths, models, 0, clock).run()
+
+    run_in_virtual_time(body)
+    lines = [line for line in read_metrics(paths) if line["kind"] == METRICS_KIND]
+    assert lines
+    of_one = [line["first_version"] == line["last_version"] == line["version"] for line in lines]
+    assert all(of_one) if during_workers else not all(of_one)
+    assert not during_workers or not any(line["mixed_episodes"] for line in lines)
