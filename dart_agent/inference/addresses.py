@@ -40,7 +40,7 @@ def read_addresses(path: Path) -> list[WorkerAddress]:
     text = path.read_text(encoding="utf-8")
     try:
         return [
-            WorkerAddress(str(worker["name"]), Path(worker["directory"]), bool(worker["holds"]))
+            WorkerAddress(str(worker["name"]), Path(worker["directory"]), bool(worker.get("holds", False)))
             for worker in json.loads(text)["workers"]
         ]
     except (KeyError, TypeError, ValueError) as error:

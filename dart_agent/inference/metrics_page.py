@@ -108,9 +108,9 @@ class MetricsPage:
         if self._updater is not None:
             target = self._updater.planner.target
             number = float(target.number if target is not None else 0)
-            yield "target_version", "gauge", "Policy version that all workers are to serve.", {}, number
+            yield "target_version", "gauge", "Policy version of all workers but those of an evaluation.", {}, number
             outdated = float(len(self._updater.planner.outdated))
-            yield "workers_outdated", "gauge", "Workers that do not serve it yet.", {}, outdated
+            yield "workers_outdated", "gauge", "Workers that do not serve yet what they are to serve.", {}, outdated
             updating = float(len(self._updater.planner.updating))
             yield "workers_updating", "gauge", "Workers whose requests stand still for it.", {}, updating
 

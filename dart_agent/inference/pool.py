@@ -173,9 +173,10 @@ class VllmPool:
     def kv_cache_usage(self) -> float:
         """Mean share of the key-value caches that running requests use and waiting ones need, by the need of a running one.
 
-        1.0 where no worker serves; above 1 where requests wait for room.
+        1.0 where no worker serves; above 1 where requests wait for room. A worker that holds an older version does not count.
         """
-        seen = [member.seen for member in self.ready if member.seen is not None]
+        behind = self._behind
+        seen = [each.seen for each in self.ready if each.seen is not None and each.client.name not in behind]
         shares = [each.kv_cache_usage * (1 + each.waiting / max(1, each.in_flight - each.waiting)) for each in seen]
         return sum(shares) / len(shares) if shares else 1.0
 
@@ -265,14 +266,20 @@ class VllmPool:
 
     def _among_versions(self, request: RouteRequest, version: PolicyVersion | None) -> RouteRequest:
         """What the versions of the workers that hold one mean for a request."""
-        if not self._holding:
-            return request
         if version is not None:
-            having = frozenset(each.client.name for each in self._holding if each.ready and each.version == version)
+            holding = self._holding or self.members
+            having = frozenset(each.client.name for each in holding if each.ready and each.version == version)
             return dataclasses.replace(request, among=having)
-        others = [member.version for member in self.ready if member not in self._holding]
-        behind = {each.client.name for each in self._holding if others and each.version < min(others)}
+        behind = self._behind
         return dataclasses.replace(request, avoid=request.avoid | behind) if behind else request
+
+    @property
+    def _behind(self) -> frozenset[str]:
+        """Workers that hold a version older than that of all others which serve."""
+        if not self._holding:
+            return frozenset()
+        others = [member.version for member in self.ready if member not in self._holding]
+        return frozenset(each.client.name for each in self._holding if others and each.version < min(others))
 
     async def _pick(
         self, request: RouteRequest, version: PolicyVersion | None, began_s: float, last: WorkerError | None

@@ -162,7 +162,7 @@ class Recipe(StrictModel):
             'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"': own_engine
             and self.update_mode is UpdateMode.GLOBAL,
             "set eval.baseline_episodes = 0": self.eval.baseline_episodes > 0,
-            'set demos.thoughts = "instruction"': self.demos.thoughts == "none",
+            'set demos.thoughts = "instruction"': self.demos.thoughts == "none" and self.imitates,
         }
         needed = [fix for fix, wrong in fixes.items() if wrong]
         if needed:
@@ -176,6 +176,11 @@ class Recipe(StrictModel):
     def trainer_shards(self) -> int:
         """Among how many processes the trainer's policy is divided; each holds the whole of an adapted policy."""
         return 1 if self.train.lora_rank is not None else self.train.processes
+
+    @property
+    def imitates(self) -> bool:
+        """Whether demonstrations become answers: in the imitation term, or of a folder in `dart-train sft`."""
+        return self.train.sft_coefficient > 0 or self.demos.path is not None
 
     @property
     def collects_demonstrations(self) -> bool:

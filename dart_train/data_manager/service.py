@@ -517,10 +517,11 @@ class DataManager:
             return self._version(session, session.scalar(select(func.max(VersionTable.version))))
 
     def held(self) -> VersionReply:
-        """Return the policy that an active phase asks for; of several phases the one that was started last counts."""
+        """Return the policy that a phase asks for which is active, or stopped and still played; the phase that was started last counts."""
         with self._store.begin() as session:
-            active = [phase for phase in self._scheduler.state(session).phases.values() if phase.state == "active"]
-            for phase in sorted(active, key=lambda phase: -phase.seq):
+            phases = self._scheduler.state(session).phases.values()
+            played = [phase for phase in phases if phase.state == "active" or phase.unfinished]
+            for phase in sorted(played, key=lambda phase: -phase.seq):
                 version = work.phase_spec(work.find_phase(session, phase.plan.name)).sampling.version
                 if version is not None:
                     return self._version(session, version)

@@ -2,17 +2,18 @@
 
 Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of episodes on a share of the desktops, and a line of
 metrics with what it found.
-Rule: training waits for nothing here, and what is unfinished when it ends is stopped, also what a killed process left. With
-`eval.during_workers` one version plays an evaluation. Otherwise inference workers go on to newer versions meanwhile, so that a line covers
-several versions, which it names; an episode that two versions wrote does not count. Infeasible tasks are apart. The
-weights of the best versions stay (`best_versions`). Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a
-checkpoint (`selection`).
+Rule: training waits for nothing here, and what is unfinished when it ends is stopped. With `eval.during_workers` one version plays an
+evaluation; what a killed process left of it is stopped, and so is one of which no episode ends for `limits.stall_minutes`. Otherwise
+inference workers go on to newer versions meanwhile, so that a line covers several versions, which it names; an episode that two versions
+wrote does not count. Infeasible tasks are apart. The weights of the best versions stay (`best_versions`). Non-goals: which phase gets a
+desktop (`dart_train.scheduling`), the choice of a checkpoint (`selection`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
@@ -31,6 +32,9 @@ from dart_train.evaluation.reward_alarm import find_reward_alarm
 from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import pass_rate, success_rate
 from dart_train.run import phases
+from dart_train.run.decisions.waits import FIX, Stall
+
+log = logging.getLogger(__name__)
 
 METRICS_KIND = "evaluation"
 LOOK_S = 1.0
@@ -60,6 +64,9 @@ async def evaluated_during_training(
     lines = MetricsReader(metrics).read_new()
     evaluated = [line for line in _comparable(lines, recipe) if line.get("kind") == METRICS_KIND]
     with BestVersions(weights, recipe.eval.keep_best, evaluated) as best:
+        left = await client.held_version()
+        if left is not None:
+            await client.stop_phase(phases.during_training(recipe, left.version).name)
         if not recipe.eval.during_training:
             yield
             return
@@ -77,9 +84,6 @@ async def evaluated_during_training(
 async def _evaluate_repeatedly(
     client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, best: BestVersions, clock: Clock
 ) -> None:
-    left = await client.held_version()
-    if left is not None:
-        await client.stop_phase(phases.during_training(recipe, left.version).name)
     last, last_s = first_version, clock.monotonic()
     while True:
         newest = await client.latest_version()
@@ -117,9 +121,16 @@ async def _evaluate_once(
     if view.state != "active":  # weights that were lost in a crash had this number, and were evaluated
         return
     try:
+        minutes = recipe.limits.stall_minutes
+        stall = Stall(60 * minutes, clock.monotonic())
         while view.state == "active":
             await clock.sleep(LOOK_S)
             view = await client.phase(name)
+            stalled = stall.is_stalled(clock.monotonic(), (view.done, view.failed, view.masked))
+            if stalled and evaluation.sampling.version is not None:
+                log.warning("%s is stopped, none of its episodes ended for %g minutes: %s", name, minutes, FIX)
+                await client.stop_phase(name)
+                return
     except asyncio.CancelledError:
         await client.stop_phase(name)
         raise

@@ -42,14 +42,17 @@ class DemonstratedTurn:
     Attributes:
         screen: Picture of the screen before it.
         action: What was done.
-        target: Name of the element that it points at; empty where that is not known.
-        called: What the instruction calls this element; empty where the suite has no names for elements.
+        target: Name of the smallest element with a name that it points at; empty where there is none.
+        called: What the instruction calls the smallest element that it points at. Empty where the suite has no name for it; where the suite
+            names no elements at all, as `target`.
+        element: The smallest element that it points at; None where that is not known.
     """
 
     screen: Path
     action: Action
     target: str = ""
     called: str = ""
+    element: A11yElement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +214,11 @@ def _turn(
     screen: Path, action: Action, elements: Sequence[A11yElement], instruction: str, names: ScreenNames | None
 ) -> DemonstratedTurn:
     hit = _pointed_at(elements, action)
+    if not hit:
+        return DemonstratedTurn(screen, action)
     target = next((each.name for each in hit if each.name), "")
-    called = name_target(names, elements, hit[0], instruction) if hit else ""
-    return DemonstratedTurn(screen, action, target, called)
+    called = target if names is None else name_target(names, elements, hit[0], instruction)
+    return DemonstratedTurn(screen, action, target, called, hit[0])
 
 
 def _pointed_at(elements: Sequence[A11yElement], action: Action) -> list[A11yElement]:

@@ -21,12 +21,11 @@ class AnswerSettings(StrictModel):
     """In which words demonstrated actions become answers.
 
     Attributes:
-        thoughts: `instruction`: the thought of an answer is what the instruction calls the element that it clicks, as the warm start
-            teaches it, and the element's own name where the suite has no names for elements; `target`: always its own name; `none`:
-            answers have no thought.
+        thoughts: `instruction`: the thought of a click is what the instruction calls the element, as the warm start teaches it, and the
+            element's own name where the suite names no elements; `target`: always its own name; `none`: answers have no thought.
         coordinate_step_px: Grid of click coordinates in the numbers that the policy writes, that of its warm start; 1: none.
-        described: Whether answers describe the element that they click by these words, for a policy with an action head, and have no
-            thought; a demonstration that clicks an element without a name is then left out.
+        described: Whether clicks describe the element by these words, for a policy with an action head, and have no thought; a
+            demonstration that clicks an element which no words describe is then left out.
     """
 
     thoughts: Thoughts = "instruction"

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from dart_agent.data_client.image_store import BlobStorage
-from dart_agent.grounding.acting.targets import describe_target
+from dart_agent.grounding.acting.targets import describe_target, find_targets
 from dart_agent.prompts.builder import PromptBuilder, PromptSpec
 from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import continues, prompt_ids
@@ -28,6 +28,7 @@ from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, Observation, RgbImage
+from dart_server.wire import A11yElement
 from dart_train.imitation.demonstrations import (
     DemonstratedEpisode,
     DemonstratedTurn,
@@ -103,7 +104,7 @@ class EpisodeTokenizer:
             screen = _read_screen(turn.screen)
             present = self._builder.model_image(screen)
             prompt = self._builder.build_from(Observation(screen, episode.instruction), present, history)
-            action = on_grid(turn.action, prompt.points, self._answers.coordinate_step_px)
+            action = on_grid(turn, prompt.points, self._answers.coordinate_step_px)
             text = self._answer(turn, action, prompt.points)
             sha256 = self._images.put(present)
             sizes[sha256] = present.shape[0], present.shape[1]
@@ -138,14 +139,19 @@ class EpisodeTokenizer:
 
     def _answer(self, turn: DemonstratedTurn, action: Action, points: PointMap) -> str:
         """The text of a step's action. Raises ActionError where there are no words for it."""
-        words = (turn.called if self._answers.thoughts == "instruction" else "") or turn.target
-        write = self._builder.spec.write
-        if not self._answers.described or action.x is None:
-            return write(action, points, thought="" if self._answers.thoughts == "none" else words)
-        written = write(action, points)
-        described = describe_target(written, words)
-        if described == written:
-            raise ActionError(f"an action head cannot be told what {action.type.value} points at, named {words!r}")
+        answers, write = self._answers, self._builder.spec.write
+        if not answers.described:
+            words = {"instruction": turn.called, "target": turn.target, "none": ""}[answers.thoughts]
+            return write(action, points, thought=words if action.type in CLICKS else "")
+        if action.type not in CLICKS:
+            return write(action, points)
+        own = "" if turn.element is None else turn.element.name
+        words = own if answers.thoughts == "target" or turn.element is None else turn.called or own
+        described = describe_target(write(action, points), words)
+        if not find_targets(described):
+            raise ActionError(
+                f"no words for an action head describe what {action.type.value} points at, named {words!r}"
+            )
         return described
 
     def _prompt(
@@ -185,21 +191,29 @@ class EpisodeTokenizer:
         return list(self._processor.tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def on_grid(action: Action, points: PointMap, step: int) -> Action:
-    """Move a click to the grid of the coordinates that a policy writes.
+def on_grid(turn: DemonstratedTurn, points: PointMap, step: int) -> Action:
+    """Move a click to the grid of the coordinates that a policy writes, as its warm start does.
 
     Args:
-        action: The action.
+        turn: The demonstrated step; a click on a known element goes to the cell of its middle.
         points: Maps between screen and written numbers.
         step: Side of a cell of the grid in written numbers; 1: there is no grid.
 
     Returns:
-        The action; unchanged where it is no click.
+        The action; unchanged where it is no click, and where the middle of the cell lies outside of the element.
     """
+    action, element = turn.action, turn.element
     if step == 1 or action.type not in CLICKS or action.x is None or action.y is None:
         return action
-    screen = points.to_screen(*points.on_grid(*points.to_model(action.x, action.y), step))
-    return action if screen is None else replace(action, x=screen[0], y=screen[1])
+    x, y = (action.x, action.y) if element is None else (element.x + element.w // 2, element.y + element.h // 2)
+    found = points.to_screen(*points.on_grid(*points.to_model(x, y), step))
+    if found is None or (element is not None and not _is_on(element, *found)):
+        return action
+    return replace(action, x=found[0], y=found[1])
+
+
+def _is_on(element: A11yElement, x: int, y: int) -> bool:
+    return element.x <= x < element.x + element.w and element.y <= y < element.y + element.h
 
 
 def write_demonstrations(

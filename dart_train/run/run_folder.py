@@ -158,13 +158,17 @@ def begin_run_folder(recipe: Recipe, paths: RunPaths, progress: Progress | None)
 def _changes(recipe: Recipe, paths: RunPaths) -> Changes:
     if not paths.resolved_recipe.exists():
         return {}
-    before, now = load_resolved_recipe(paths).model_dump(mode="json"), recipe.model_dump(mode="json")
-    return {
+    earlier = load_resolved_recipe(paths)
+    before, now = earlier.model_dump(mode="json"), recipe.model_dump(mode="json")
+    changes = {
         f"{section}.{key}": (before[section][key], value)
         for section, values in now.items()
         for key, value in values.items()
         if before[section][key] != value
     }
+    if not earlier.imitates and not recipe.imitates:
+        changes.pop("demos.thoughts", None)
+    return changes
 
 
 def _is_raised(name: str, changes: Changes) -> bool:

@@ -140,7 +140,7 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
             task_folder=recipe.tasks.task_folder,
             thoughts=recipe.demos.thoughts,
             coordinate_step_px=coordinate_step_px(recipe),
-            described=recipe.model.pointer,
+            described=recipe.model.pointer and recipe.imitates,
         ),
         successes_of=successes_of,
         successes_per_task=section.successes_per_task,
@@ -232,7 +232,7 @@ def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
         task_folder=recipe.tasks.task_folder,
         thoughts=recipe.demos.thoughts,
         coordinate_step_px=coordinate_step_px(recipe),
-        described=recipe.model.pointer,
+        described=recipe.model.pointer and recipe.imitates,
         images=paths.imitated_images,
         steps_per_update=recipe.train.sft_steps_per_update,
     )

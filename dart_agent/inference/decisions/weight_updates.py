@@ -220,6 +220,7 @@ class UpdatePlanner:
         self.target: WeightsId | None = None
         self.held: WeightsId | None = None
         self._holding = frozenset(holding)
+        self._ever_held: set[WeightsId] = set()
         self._members: dict[str, _Member] = {}
         self._refusals: Counter[WeightsId] = Counter()
         self._abandoned: set[WeightsId] = set()
@@ -274,6 +275,8 @@ class UpdatePlanner:
             if event.weights == self.held or event.weights in self._abandoned:
                 return False
             self.held = event.weights
+            if event.weights is not None:
+                self._ever_held.add(event.weights)
             return True
         member = self._members.get(event.worker)
         if isinstance(event, WorkerReported):
@@ -333,7 +336,7 @@ class UpdatePlanner:
         self._refusals[weights] += 1
         if self._refusals[weights] == self.settings.max_refusals:
             self._abandoned.add(weights)
-            if weights != self.held or weights == self.target:
+            if weights not in self._ever_held or weights == self.target:
                 commands.append(AbandonVersion(weights, reason))
             if self.held == weights:
                 self.held = None

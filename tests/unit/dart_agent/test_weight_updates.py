@@ -169,13 +169,14 @@ def test_a_worker_that_is_lost_does_not_hold_the_others_at_the_barrier(lost_afte
 
 
 @pytest.mark.parametrize("mode", list(UpdateMode))
+@pytest.mark.parametrize("holding", ["", "d"])
 @pytest.mark.parametrize("seed", range(15))
-def test_whatever_happens_everyone_ends_with_the_newest_version_and_no_one_stands_still(
-    mode: UpdateMode, seed: int
+def test_whatever_happens_everyone_ends_with_its_version_and_no_one_stands_still(
+    mode: UpdateMode, seed: int, holding: str
 ) -> None:
-    """Workers in memory that are slow, refuse now and then, and restart with old weights, noticed or not."""
+    """Workers in memory that are slow, refuse now and then, and restart with old weights, noticed or not; versions are held and let go."""
     chance = random.Random(seed)
-    planner = UpdatePlanner(UpdateSettings(mode=mode, max_updating=2, max_refusals=10**6))
+    planner = UpdatePlanner(UpdateSettings(mode=mode, max_updating=2, max_refusals=10**6), holding)
     serves = dict.fromkeys("abcd", V0)
     paused: set[str] = set()
     work: dict[str, list[UpdateCommand]] = {name: [] for name in serves}
@@ -217,6 +218,9 @@ def test_whatever_happens_everyone_ends_with_the_newest_version_and_no_one_stand
         if what < 0.05:
             published += 1
             carry_out(planner.apply(VersionPublished(WeightsId(published, f"sha256:{published}"))))
+        elif holding and what < 0.08:
+            held = chance.choice([None, *(WeightsId(number, f"sha256:{number}") for number in range(published + 1))])
+            carry_out(planner.apply(VersionHeld(held)))
         elif what < 0.1:
             name = chance.choice([name for name in serves if name not in planner.updating] or ["a"])
             if name not in planner.updating:
@@ -238,7 +242,8 @@ def test_whatever_happens_everyone_ends_with_the_newest_version_and_no_one_stand
             carry_out(planner.apply(WorkerReported(name, serves[name])))
         if not any(work.values()):
             break
-    assert {weights.number for weights in serves.values()} == {published}
+    newest = WeightsId(published, f"sha256:{published}")
+    assert serves == {name: planner.held if name in holding and planner.held else newest for name in serves}
     assert planner.updating == ()
     assert not paused
 
@@ -290,3 +295,11 @@ def test_a_held_version_that_is_refused_again_and_again_is_left_and_ends_nothing
     assert planner.apply(WorkerReported("c", V1)) == ()
     assert planner.apply(VersionHeld(V0)) == ()
     assert (planner.target, planner.held, planner.outdated) == (V1, None, ())
+
+
+def test_a_refusal_that_comes_after_the_evaluation_ended_ends_nothing() -> None:
+    planner = holding_planner(max_refusals=1)
+    planner.apply(VersionHeld(V0))
+    planner.apply(VersionHeld(None))
+    assert planner.apply(UpdateRefused("c", V0, "it is gone")) == ()
+    assert planner.target == V1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import pytest
 from run_harness import RECIPE, FakeLauncher, RunHarness, untrained_then_trained
@@ -318,19 +318,54 @@ class ManyLooks(SystemClock):
         await asyncio.sleep(0)
 
 
-async def test_an_evaluation_that_a_killed_process_left_is_stopped(tmp_path: Path) -> None:
-    class LeftEvaluation(EndedEvaluation):
-        stopped: ClassVar[list[str]] = []
+class LeftEvaluation(EndedEvaluation):
+    """A data manager with an active evaluation of version 4, none of whose episodes ends."""
 
-        async def held_version(self) -> VersionRecord | None:
-            return None if self.stopped else VersionRecord(version=4, path="v4")
+    def __init__(self) -> None:
+        super().__init__()
+        self.stopped: list[str] = []
 
-        async def stop_phase(self, name: str) -> None:
-            self.stopped.append(name)
+    async def held_version(self) -> VersionRecord | None:
+        return None if self.stopped else VersionRecord(version=4, path="v4")
 
-    manager = LeftEvaluation()
-    recipe = Recipe.model_validate(RECIPE | {"eval": DURING})
+    async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
+        self.asked.set()
+        return await self.phase(spec.name)
+
+    async def phase(self, name: str) -> PhaseStatus:
+        return PhaseStatus.model_construct(name=name, state="active", done=0, failed=0, masked=0)
+
+    async def stop_phase(self, name: str) -> None:
+        self.stopped.append(name)
+
+
+@pytest.mark.parametrize("every_updates", [0, 1])
+async def test_an_evaluation_that_a_killed_process_left_is_stopped(tmp_path: Path, every_updates: int) -> None:
+    manager, lines = LeftEvaluation(), tmp_path / "metrics.jsonl"
+    recipe = Recipe.model_validate(RECIPE | {"eval": {"episodes": 6, "every_updates": every_updates}})
+    client = cast("DataManagerClient", manager)
+    async with evaluated_during_training(client, recipe, 1, lines, tmp_path, SystemClock()):
+        assert manager.stopped == ["eval-during-4"]
+
+
+@pytest.mark.parametrize("during_workers", [0, 1])
+async def test_an_evaluation_whose_version_no_worker_holds_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, during_workers: int
+) -> None:
+    monkeypatch.setattr(during_training, "LOOK_S", 0.01)
+    manager, ends = LeftEvaluation(), asyncio.Event()
+    manager.stopped.append("one that was left")
+    recipe = Recipe.model_validate(
+        RECIPE
+        | {
+            "eval": DURING | {"during_workers": during_workers},
+            "inference": {"workers": 2},
+            "limits": {"stall_minutes": 0.1 / 60},
+        }
+    )
     client = cast("DataManagerClient", manager)
     async with evaluated_during_training(client, recipe, 0, tmp_path / "metrics.jsonl", tmp_path, SystemClock()):
         await asyncio.wait_for(manager.asked.wait(), 30)
-    assert manager.stopped == ["eval-during-4"]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ends.wait(), 1.0)
+        assert ("eval-during-1" in manager.stopped) is bool(during_workers)

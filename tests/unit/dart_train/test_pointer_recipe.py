@@ -112,7 +112,7 @@ async def test_the_versions_that_act_are_those_that_the_workers_wrote(tmp_path: 
         ('rollout.scheduling="batch"', 'set rollout.scheduling = "rollout-per-worker", or inference.engine = "vllm"'),
         ("model.pointer=false", 'set model.pointer = true, or engine = "vllm"'),
         ("eval.baseline_episodes=2", "set eval.baseline_episodes = 0"),
-        ('demos.thoughts="none"', 'set demos.thoughts = "instruction"'),
+        ('demos.thoughts="none" demos.path="demos"', 'set demos.thoughts = "instruction"'),
     ],
 )
 def test_what_does_not_go_with_a_head_is_refused(tmp_path: Path, model: Path, setting: str, fix: str) -> None:

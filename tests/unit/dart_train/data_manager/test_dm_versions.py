@@ -177,6 +177,12 @@ def test_the_version_of_an_active_evaluation_is_held_until_it_ends(harness: Data
     held = manager.held().policy
     assert held is not None
     assert (held.version, held.path, held.digest) == (2, "/weights/v2", "d2")
-    manager.stop_phase("eval-2")
     manager.stop_phase("eval-1")
+    played = next(item for item in iter(harness.must_acquire, None) if item.phase == "eval-2")
+    assert played.sampling.version == 2
+    manager.stop_phase("eval-2")
+    held = manager.held().policy
+    assert held is not None
+    assert held.version == 2, "an episode that is played goes on after its phase is stopped"
+    harness.report(played)
     assert manager.held().policy is None

@@ -39,6 +39,7 @@ def test_a_target_is_called_as_the_instruction_calls_it(tmp_path: Path) -> None:
     assert [turn.called for turn in last.turns] == ["last button", "last button", ""]
     assert [turn.called for turn in by_text.turns] == ["Button 0", "Button 1", ""]
     assert [turn.called for turn in unsaid.turns] == ["first button", "first button", ""]
+    assert [turn.element.name if turn.element else "" for turn in unsaid.turns] == ["Button 0", "Button 1", ""]
 
 
 def test_a_suite_of_task_files_has_no_names_for_elements(tmp_path: Path) -> None:

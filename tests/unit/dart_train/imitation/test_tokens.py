@@ -121,25 +121,48 @@ def test_a_full_history_is_one_stream(root: Path, loaded: LoadedModel, episode: 
 def test_thoughts_are_the_words_of_the_instruction_the_name_or_nothing(
     root: Path, loaded: LoadedModel, episode: DemonstratedEpisode
 ) -> None:
-    assert episode.turns[0].called == "first button"
+    assert (episode.turns[0].called, episode.turns[0].target) == ("first button", "Button 0")
 
-    def first(answers: AnswerSettings, of: DemonstratedEpisode = episode) -> str:
-        return answering(loaded, root, answers).steps(of)[0].text
+    def first(answers: AnswerSettings, action: Action | None = None) -> str:
+        turns = episode.turns if action is None else (replace(episode.turns[0], action=action), *episode.turns[1:])
+        return answering(loaded, root, answers).steps(replace(episode, turns=turns))[0].text
 
-    nameless = replace(episode, turns=tuple(replace(turn, called="") for turn in episode.turns))
     assert first(AnswerSettings()).startswith("Thought: first button\n")
-    assert first(AnswerSettings(), nameless).startswith("Thought: Button 0\n")
     assert first(AnswerSettings(thoughts="target")).startswith("Thought: Button 0\n")
     assert first(AnswerSettings(thoughts="none")).startswith("Action: click(")
+    drag = Action(ActionType.DRAG, x=40, y=60, x2=80, y2=60)
+    assert first(AnswerSettings(coordinate_step_px=8), drag).startswith("Action: drag("), "a warm start has none"
 
 
-@pytest.mark.parametrize(("step_px", "expected"), [(1, (40, 60)), (8, (44, 60)), (32, (48, 48))])
+@pytest.mark.parametrize(
+    ("step_px", "expected"),
+    [
+        (1, (40, 60)),
+        (8, (44, 60)),
+        (32, (48, 48)),  # the button's last pixels: 20 to 60 and 50 to 70
+    ],
+)
 def test_clicks_are_written_on_the_grid_of_the_warm_start(
     root: Path, loaded: LoadedModel, episode: DemonstratedEpisode, step_px: int, expected: tuple[int, int]
 ) -> None:
-    step = answering(loaded, root, AnswerSettings(coordinate_step_px=step_px)).steps(episode)[0]
+    tokenizer = answering(loaded, root, AnswerSettings(coordinate_step_px=step_px))
+    unknown = replace(episode, turns=tuple(replace(turn, element=None) for turn in episode.turns))
+    step = tokenizer.steps(unknown)[0]
     assert step.text.endswith(f"start_box='({expected[0]},{expected[1]})')")
     assert step.action == {"type": "click", "x": expected[0], "y": expected[1]}
+    known = tokenizer.steps(episode)[0]
+    inside = 20 <= expected[0] < 60 and 50 <= expected[1] < 70
+    x, y = expected if inside else (40, 60)
+    assert known.action == {"type": "click", "x": x, "y": y}, "a cell whose middle is beside the element is not taken"
+
+
+def test_a_click_at_an_edge_goes_to_the_cell_of_the_elements_middle(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode
+) -> None:
+    edge = replace(episode.turns[0], action=Action(ActionType.DOUBLE_CLICK, x=21, y=69))
+    at_edge = replace(episode, turns=(edge, *episode.turns[1:]))
+    step = answering(loaded, root, AnswerSettings(coordinate_step_px=8)).steps(at_edge)[0]
+    assert step.action == {"type": "double_click", "x": 44, "y": 60}
 
 
 def test_a_policy_with_an_action_head_describes_what_it_clicks(
@@ -151,12 +174,29 @@ def test_a_policy_with_an_action_head_describes_what_it_clicks(
         "Action: click(start_box='first button')",
         "Action: finished(content='')",
     ]
-    nameless = replace(episode, turns=tuple(replace(turn, called="", target="") for turn in episode.turns))
-    left_out = Counter[str]()
-    assert tokenize_episodes(tokenizer, [nameless, episode], left_out)[0].task_id == episode.task_id
-    assert [reason for reason in left_out if "an action head cannot be told what click points at" in reason]
+    drag = replace(episode.turns[0], action=Action(ActionType.DRAG, x=40, y=60, x2=80, y2=60))
+    dragged = tokenizer.steps(replace(episode, turns=(drag, *episode.turns[1:])))
+    assert dragged[0].text == "Action: drag(start_box='(40,60)', end_box='(80,60)')", "as the warm start writes it"
     with pytest.raises(ValidationError, match="leaves no words to describe targets with"):
         AnswerSettings(described=True, thoughts="none")
+
+
+@pytest.mark.parametrize("name", ["", "7", "Don't save"])
+def test_what_no_words_describe_is_left_out_with_an_action_head(
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode, name: str
+) -> None:
+    """The name of the window around it would send the click elsewhere."""
+    first = episode.turns[0]
+    assert first.element is not None
+    inner = replace(
+        first, called="", target=name or "Question", element=first.element.model_copy(update={"name": name})
+    )
+    tokenizer, left_out = answering(loaded, root, AnswerSettings(described=True)), Counter[str]()
+    odd = replace(episode, name="odd", turns=(inner, *episode.turns[1:]))
+    assert [found.name for found in tokenize_episodes(tokenizer, [odd, episode], left_out)] == [episode.name]
+    ((reason, count),) = left_out.items()
+    assert "no words for an action head describe what click points at" in reason
+    assert count == 1
 
 
 def test_what_the_prompt_has_no_words_for_is_left_out(
