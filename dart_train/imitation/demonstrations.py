@@ -43,8 +43,8 @@ class DemonstratedTurn:
         screen: Picture of the screen before it.
         action: What was done.
         target: Name of the smallest element with a name that it points at; empty where there is none.
-        called: What the instruction calls the smallest element that it points at. Empty where the suite has no name for it; where the suite
-            names no elements at all, as `target`.
+        called: What the instruction calls the smallest element that it points at; empty where the suite has no name for it.
+        suite_names: Whether the suite has names for elements at all.
         element: The smallest element that it points at; None where that is not known.
     """
 
@@ -52,6 +52,7 @@ class DemonstratedTurn:
     action: Action
     target: str = ""
     called: str = ""
+    suite_names: bool = False
     element: A11yElement | None = None
 
 
@@ -217,14 +218,27 @@ def _turn(
     if not hit:
         return DemonstratedTurn(screen, action)
     target = next((each.name for each in hit if each.name), "")
-    called = target if names is None else name_target(names, elements, hit[0], instruction)
-    return DemonstratedTurn(screen, action, target, called, hit[0])
+    called = name_target(names, elements, hit[0], instruction)
+    return DemonstratedTurn(screen, action, target, called, names is not None, hit[0])
 
 
 def _pointed_at(elements: Sequence[A11yElement], action: Action) -> list[A11yElement]:
     """The elements that an action points at, the smallest one first."""
     if action.x is None or action.y is None:
         return []
-    x, y = action.x, action.y
-    hit = [each for each in elements if each.x <= x < each.x + each.w and each.y <= y < each.y + each.h]
+    hit = [each for each in elements if covers(each, action.x, action.y)]
     return sorted(hit, key=lambda each: each.w * each.h)
+
+
+def covers(element: A11yElement, x: int, y: int) -> bool:
+    """Say whether a pixel of the screen is on an element.
+
+    Args:
+        element: The element.
+        x: The pixel.
+        y: The pixel.
+
+    Returns:
+        True where it is.
+    """
+    return element.x <= x < element.x + element.w and element.y <= y < element.y + element.h

@@ -28,11 +28,11 @@ from dart_envs.actions import action_to_dict
 from dart_envs.errors import ActionError
 from dart_envs.observations.geometry import PointMap
 from dart_envs.types import Action, Observation, RgbImage
-from dart_server.wire import A11yElement
 from dart_train.imitation.demonstrations import (
     DemonstratedEpisode,
     DemonstratedTurn,
     DemonstrationsUnusableError,
+    covers,
     read_demonstrations,
 )
 from dart_train.imitation.settings import AnswerSettings, DemonstrationSettings
@@ -141,12 +141,13 @@ class EpisodeTokenizer:
         """The text of a step's action. Raises ActionError where there are no words for it."""
         answers, write = self._answers, self._builder.spec.write
         if not answers.described:
-            words = {"instruction": turn.called, "target": turn.target, "none": ""}[answers.thoughts]
+            called = turn.called if turn.suite_names else turn.target
+            words = {"instruction": called, "target": turn.target, "none": ""}[answers.thoughts]
             return write(action, points, thought=words if action.type in CLICKS else "")
         if action.type not in CLICKS:
             return write(action, points)
         own = "" if turn.element is None else turn.element.name
-        words = own if answers.thoughts == "target" or turn.element is None else turn.called or own
+        words = own if answers.thoughts == "target" else turn.called or own
         described = describe_target(write(action, points), words)
         if not find_targets(described):
             raise ActionError(
@@ -207,13 +208,9 @@ def on_grid(turn: DemonstratedTurn, points: PointMap, step: int) -> Action:
         return action
     x, y = (action.x, action.y) if element is None else (element.x + element.w // 2, element.y + element.h // 2)
     found = points.to_screen(*points.on_grid(*points.to_model(x, y), step))
-    if found is None or (element is not None and not _is_on(element, *found)):
+    if found is None or (element is not None and not covers(element, *found)):
         return action
     return replace(action, x=found[0], y=found[1])
-
-
-def _is_on(element: A11yElement, x: int, y: int) -> bool:
-    return element.x <= x < element.x + element.w and element.y <= y < element.y + element.h
 
 
 def write_demonstrations(

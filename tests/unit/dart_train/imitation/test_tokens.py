@@ -128,6 +128,8 @@ def test_thoughts_are_the_words_of_the_instruction_the_name_or_nothing(
         return answering(loaded, root, answers).steps(replace(episode, turns=turns))[0].text
 
     assert first(AnswerSettings()).startswith("Thought: first button\n")
+    plain = replace(episode, turns=tuple(replace(turn, called="", suite_names=False) for turn in episode.turns))
+    assert answering(loaded, root, AnswerSettings()).steps(plain)[0].text.startswith("Thought: Button 0\n")
     assert first(AnswerSettings(thoughts="target")).startswith("Thought: Button 0\n")
     assert first(AnswerSettings(thoughts="none")).startswith("Action: click(")
     drag = Action(ActionType.DRAG, x=40, y=60, x2=80, y2=60)
@@ -181,15 +183,20 @@ def test_a_policy_with_an_action_head_describes_what_it_clicks(
         AnswerSettings(described=True, thoughts="none")
 
 
+@pytest.mark.parametrize("suite_names", [True, False])
 @pytest.mark.parametrize("name", ["", "7", "Don't save"])
 def test_what_no_words_describe_is_left_out_with_an_action_head(
-    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode, name: str
+    root: Path, loaded: LoadedModel, episode: DemonstratedEpisode, name: str, suite_names: bool
 ) -> None:
     """The name of the window around it would send the click elsewhere."""
     first = episode.turns[0]
     assert first.element is not None
     inner = replace(
-        first, called="", target=name or "Question", element=first.element.model_copy(update={"name": name})
+        first,
+        called="",
+        suite_names=suite_names,
+        target=name or "Question",
+        element=first.element.model_copy(update={"name": name}),
     )
     tokenizer, left_out = answering(loaded, root, AnswerSettings(described=True)), Counter[str]()
     odd = replace(episode, name="odd", turns=(inner, *episode.turns[1:]))
