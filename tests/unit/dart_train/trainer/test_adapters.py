@@ -14,7 +14,7 @@ from peft import PeftModel
 from peft.tuners.lora.layer import Linear
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from trainer_harness import batch_of, config_of, step_of, tiny_model
+from trainer_harness import config_of, step_of
 from typer.testing import CliRunner
 
 from dart_agent.data_client.image_store import ImageStore
@@ -40,32 +40,6 @@ from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.trainer import Trainer
 
 LORA = {"rank": 4, "alpha": 8.0}
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return tmp_path_factory.mktemp("adapters")
-
-
-@pytest.fixture(scope="module")
-def model_dir(root: Path) -> Path:
-    return tiny_model(root)[0]
-
-
-@pytest.fixture(scope="module")
-def loaded(root: Path) -> LoadedModel:
-    return tiny_model(root)[1]
-
-
-@pytest.fixture(scope="module")
-def images(root: Path) -> ImageStore:
-    return ImageStore(root / "images")
-
-
-@pytest.fixture(scope="module")
-def batch(loaded: LoadedModel, images: ImageStore) -> Batch:
-    return batch_of(loaded, images)
 
 
 def trainer_on(
