@@ -125,8 +125,8 @@ class VllmPool:
         """wait_for_worker_s: how long a request waits while no worker is up.
 
         holding: workers that hold the version of an evaluation. A request that asks for a version goes to one of them that has it; others
-        go to them only while they are not behind. chance: of retries. probe_ready_s: longest time between two signs of life of a
-        worker that serves; probe_down_s: pause between two probes of one that does not.
+        go to them only while they are not behind. chance: draws the pauses of retries. probe_ready_s: longest time between two signs of
+        life of a worker that serves; probe_down_s: pause between two probes of one that does not.
         """
         if not clients:
             raise ValueError("a pool needs at least one worker")
