@@ -69,13 +69,13 @@ class Fleet:
     """What others had in shared memory when it was started."""
 
     def publish(self, version: int) -> PublishedWeights:
-        """A new version: every tensor of the last one moved a little."""
+        """A new version: every tensor of the last one moved a little. A test that is run again gets the same bytes."""
         import torch
         from safetensors.torch import load_file, save_file
 
         before = self.model if version == 1 else self.weights / f"v{version - 1}"
         target = self.weights / f"v{version}"
-        shutil.copytree(self.model, target)
+        shutil.copytree(self.model, target, dirs_exist_ok=True)
         generator = torch.Generator().manual_seed(version)
         tensors = {
             name: tensor + 0.05 * torch.randn(tensor.shape, generator=generator)
@@ -262,9 +262,13 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet
     assert largest_error(fleet, request, completion) < MAX_ERROR
 
 
-async def test_weights_whose_bytes_changed_after_publication_are_refused_and_the_old_ones_serve(fleet: Fleet) -> None:
-    published = fleet.publish(2)
-    file = published.path / "model.safetensors"
+async def test_weights_whose_bytes_changed_after_publication_are_refused_and_the_old_ones_serve(
+    fleet: Fleet, place: Path
+) -> None:
+    damaged = place / "damaged"
+    shutil.copytree(fleet.weights / "v1", damaged, dirs_exist_ok=True)
+    published = PublishedWeights(9, damaged, weights_digest(damaged))
+    file = damaged / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
