@@ -182,15 +182,18 @@ async def test_several_actions_of_an_answer_are_one_step_and_are_stored_as_a_bat
 
 
 async def test_cancelling_leaves_an_environment_that_can_be_used_again() -> None:
-    class SlowPolicy:
+    asked = asyncio.Event()
+
+    class SilentPolicy:
         async def complete(self, request: PolicyRequest) -> Completion:
+            asked.set()
             await asyncio.Event().wait()
             raise AssertionError("never reached")
 
     env = ScriptedEnv()
     builder = PromptBuilder(preset("tiny"))
-    running = asyncio.create_task(run_episode(env, SlowPolicy(), task(), item(), builder, clock=FakeClock()))
-    await asyncio.sleep(0.01)
+    running = asyncio.create_task(run_episode(env, SilentPolicy(), task(), item(), builder, clock=FakeClock()))
+    await asyncio.wait_for(asked.wait(), 20)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -413,13 +413,15 @@ async def test_a_long_wait_between_updates_is_explained(tmp_path: Path, monkeypa
 
     async def one_update_and_a_wait(self: FakeLauncher) -> None:
         append_metrics(harness.paths.metrics, {"kind": "update", "version": 1, "time_s": 1.0})
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            while said not in harness.printed.getvalue().partition("train: version 1")[2]:  # noqa: ASYNC110 - printed by another task
+                await asyncio.sleep(0.01)
         use_up_the_time(harness)
 
+    said = "no update for 0 s: no episode has ended yet"
     monkeypatch.setattr(FakeLauncher, "trainer", one_update_and_a_wait)
     await harness.run()
-    _, _, after_the_update = harness.printed.getvalue().partition("train: version 1")
-    assert "no update for 0 s: no episode has ended yet" in after_the_update
+    assert said in harness.printed.getvalue().partition("train: version 1")[2]
 
 
 async def test_curves_of_a_warm_start_are_those_of_its_last_attempt(
