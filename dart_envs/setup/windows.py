@@ -41,18 +41,23 @@ IDS_SCRIPT = "wmctrl -l | cut -d' ' -f1"
 STARTED_SCRIPT = """command -v wmctrl >/dev/null || exit 0
 polls=0
 while [ "$polls" -lt "$1" ]; do
-  new=0 splash=0
+  new=0 splash=0 modal=0
   for id in $(wmctrl -l | cut -d' ' -f1); do
     case " $2 " in *" $id "*) continue ;; esac
-    case $(xprop -id "$id" _NET_WM_WINDOW_TYPE 2>/dev/null) in *SPLASH*) splash=1 ;; *) new=$((new + 1)) ;; esac
+    case $(xprop -id "$id" _NET_WM_WINDOW_TYPE _NET_WM_STATE 2>/dev/null) in
+      *SPLASH*) splash=1 ;;
+      *MODAL*) modal=1 new=$((new + 1)) ;;
+      *) new=$((new + 1)) ;;
+    esac
   done
-  [ "$splash" = 0 ] && [ "$new" -ge "$3" ] && exit 0
+  [ "$splash$modal" != 10 ] && [ "$new" -ge "$3" ] && exit 0
   polls=$((polls + 1))
   sleep 0.1
 done
 exit 1
 """
-"""Wait up to `$1` polls until `$3` windows that are not in the list `$2` are open, and no splash screen."""
+"""Wait up to `$1` polls until `$3` windows that are not in the list `$2` are open, and no splash screen, unless a modal dialog waits
+beside it for an answer: LibreOffice shows both while it asks how to import a file."""
 
 MEASURE_SCRIPT = """xwininfo -id "$1" && xprop -id "$1" _NET_FRAME_EXTENTS"""
 
@@ -129,7 +134,7 @@ async def window_ids(desktop: Desktop) -> list[str]:
 
 
 async def wait_started(desktop: Desktop, before: list[str], count: int, limit_s: float) -> bool:
-    """Wait until programs have opened their windows, splash screens apart.
+    """Wait until programs have opened their windows, splash screens apart; a modal dialog is a window.
 
     Args:
         desktop: The desktop.

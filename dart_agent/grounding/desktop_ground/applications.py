@@ -32,6 +32,8 @@ FILES: Mapping[str, str] = {
     f"{HOME}/Music/list.txt": "Songs.\n",
 }
 """Files of the user in every application, by path."""
+CSV_WITHOUT_QUESTION = "--infilter=Text - txt - csv (StarCalc):44,34,76,1"
+"""LibreOffice reads a CSV file with commas (44), double quotes (34), UTF-8 (76) from row 1, and shows no dialog about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,19 @@ APPLICATIONS: Mapping[str, ImageApplications] = {
             _simple("chromium", "google-chrome", f"file://{HOME}/Documents/page.html"),
             _simple("thunderbird"),
             _simple("writer", "soffice", "--norestore", "--writer"),
-            _simple("calc", "soffice", "--norestore", "--calc", f"{HOME}/Documents/table.csv"),
+            GroundApplication(
+                "calc",
+                {
+                    "table": (
+                        "soffice",
+                        "--norestore",
+                        "--calc",
+                        CSV_WITHOUT_QUESTION,
+                        f"{HOME}/Documents/table.csv",
+                    ),
+                    "import": ("soffice", "--norestore", "--calc", f"{HOME}/Documents/table.csv"),
+                },
+            ),
             _simple("impress", "soffice", "--norestore", "--impress"),
             _simple("draw", "soffice", "--norestore", "--draw"),
             _simple("gimp"),

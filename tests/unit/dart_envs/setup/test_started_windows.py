@@ -94,6 +94,17 @@ async def test_a_setup_waits_behind_the_splash_screen(tmp_path: Path) -> None:
     assert await asyncio.wait_for(waiting, 10.0) == ()
 
 
+async def test_a_modal_dialog_beside_the_splash_screen_is_a_window(tmp_path: Path) -> None:
+    """As LibreOffice Calc shows them while it asks how a CSV file is to be read: the splash screen goes after the answer."""
+    screen = FakeScreen(tmp_path)
+    screen.show(PANEL, SPLASH)
+    started = asyncio.create_task(windows.wait_started(FakeShellDesktop(screen), ["0x1"], 1, 60.0))
+    done, _ = await asyncio.wait({started}, timeout=0.5)
+    assert not done
+    screen.show(PANEL, SPLASH, "0x3 _NET_WM_WINDOW_TYPE_DIALOG _NET_WM_STATE_MODAL, _NET_WM_STATE_FOCUSED")
+    assert await asyncio.wait_for(started, 10.0)
+
+
 async def test_a_program_that_opens_no_window_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
