@@ -252,7 +252,7 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_serve(fleet
 
     tensors = load_file(fleet.model / "model.safetensors")
     tensors.pop(sorted(tensors)[0])
-    (place / "bad").mkdir()
+    (place / "bad").mkdir(exist_ok=True)
     save_file(tensors, place / "bad/model.safetensors")
     with pytest.raises(WeightUpdateError, match="1 missing"):
         await roll_out(fleet.pool, PublishedWeights(9, place / "bad"))
@@ -282,7 +282,7 @@ async def test_versions_in_bfloat16_are_served_in_the_workers_own_precision(flee
     from dart_train.model.weights import cast_to_bfloat16
 
     half = place / "half"
-    shutil.copytree(fleet.weights / "v1", half)
+    shutil.copytree(fleet.weights / "v1", half, dirs_exist_ok=True)
     cast_to_bfloat16(half)
     fleet.references[3] = reference(half)
     client = fleet.pool.members[0].client
