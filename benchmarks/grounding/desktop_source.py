@@ -78,10 +78,9 @@ class DesktopSource:
     held_out: tuple[str, ...] = ("screens", "resolutions", "layouts")
     shares_test_screens = True
     full = Setting(
-        screens=4_800,
+        screens=9_600,
         held_out_screens=80,
         recorded_screens=STATES * len(TRAINED_SIZES_WH) * 22,
-        updates=1200,
         verifier_updates=800,
         verifier_marking=Marking(reach=48.0, radius=4.0, line=1.0),
     )
