@@ -50,7 +50,7 @@ while [ "$polls" -lt "$1" ]; do
       *) new=$((new + 1)) ;;
     esac
   done
-  [ "$splash$modal" != 10 ] && [ "$new" -ge "$3" ] && exit 0
+  [ "$new" -ge "$3" ] && { [ "$splash" = 0 ] || [ "$modal" = 1 ]; } && exit 0
   polls=$((polls + 1))
   sleep 0.1
 done

@@ -78,6 +78,17 @@ def test_gimp_is_open_and_its_menus_have_places(env: DesktopEnv) -> None:
     assert "Create a New Image" in shell(env, "wmctrl -l")
 
 
+def test_a_question_of_calc_beside_its_splash_screen_ends_the_setup(
+    env: DesktopEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = example("libreoffice", "--calc", "/home/user/sums.csv")
+    table = ["bash", "-c", "printf 'Name,Sum\\nAda,12\\n' > /home/user/sums.csv"]
+    task["config"].insert(0, {"type": "execute", "parameters": {"command": table}})
+    env.reset(task_config=task)
+    assert "Text Import - [sums.csv]" in shell(env, "wmctrl -l")
+    assert "not all opened a window" not in caplog.text
+
+
 def test_impress_survives_that_its_tree_is_read(env: DesktopEnv) -> None:
     """OSWorld's impress/2cd43775. A client that fills the cache of the accessibility bridge crashes LibreOffice here: the cache keeps
     elements of the closed dialog whose widgets are freed. Trees read by libatspi crash it every time.

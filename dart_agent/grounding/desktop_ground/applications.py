@@ -33,7 +33,7 @@ FILES: Mapping[str, str] = {
 }
 """Files of the user in every application, by path."""
 CSV_WITHOUT_QUESTION = "--infilter=Text - txt - csv (StarCalc):44,34,76,1"
-"""LibreOffice reads a CSV file with commas (44), double quotes (34), UTF-8 (76) from row 1, and shows no dialog about it."""
+"""LibreOffice reads a CSV file with commas (44), double quotes (34) and UTF-8 (76) from row 1. It does not ask how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,7 @@ APPLICATIONS: Mapping[str, ImageApplications] = {
             GroundApplication(
                 "calc",
                 {
-                    "table": (
-                        "soffice",
-                        "--norestore",
-                        "--calc",
-                        CSV_WITHOUT_QUESTION,
-                        f"{HOME}/Documents/table.csv",
-                    ),
+                    "table": ("soffice", "--norestore", "--calc", CSV_WITHOUT_QUESTION, f"{HOME}/Documents/table.csv"),
                     "import": ("soffice", "--norestore", "--calc", f"{HOME}/Documents/table.csv"),
                 },
             ),
