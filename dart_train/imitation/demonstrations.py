@@ -26,7 +26,7 @@ from dart_envs.tasks.screen_names import ScreenNames
 from dart_envs.types import Action, ActionType, EndReason
 from dart_server.wire import A11yElement
 from dart_train.data_manager.catalog import TRAINING_SPLIT, SuiteCatalog, TaskCatalog
-from dart_train.warmup.screens import name_target, read_screens
+from dart_train.warmup.screens import name_target, pointed_at, read_screens
 
 ENDS = (ActionType.DONE, ActionType.FAIL)
 
@@ -214,31 +214,9 @@ def _annotated(folder: Path, names: SuiteNames) -> Iterator[DemonstratedEpisode]
 def _turn(
     screen: Path, action: Action, elements: Sequence[A11yElement], instruction: str, names: ScreenNames | None
 ) -> DemonstratedTurn:
-    hit = _pointed_at(elements, action)
+    hit = pointed_at(elements, action)
     if not hit:
         return DemonstratedTurn(screen, action)
     target = next((each.name for each in hit if each.name), "")
     called = name_target(names, elements, hit[0], instruction)
     return DemonstratedTurn(screen, action, target, called, names is not None, hit[0])
-
-
-def _pointed_at(elements: Sequence[A11yElement], action: Action) -> list[A11yElement]:
-    """The elements that an action points at, the smallest one first."""
-    if action.x is None or action.y is None:
-        return []
-    hit = [each for each in elements if covers(each, action.x, action.y)]
-    return sorted(hit, key=lambda each: each.w * each.h)
-
-
-def covers(element: A11yElement, x: int, y: int) -> bool:
-    """Say whether a pixel of the screen is on an element.
-
-    Args:
-        element: The element.
-        x: The pixel.
-        y: The pixel.
-
-    Returns:
-        True where it is.
-    """
-    return element.x <= x < element.x + element.w and element.y <= y < element.y + element.h

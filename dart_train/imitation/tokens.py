@@ -32,11 +32,11 @@ from dart_train.imitation.demonstrations import (
     DemonstratedEpisode,
     DemonstratedTurn,
     DemonstrationsUnusableError,
-    covers,
     read_demonstrations,
 )
 from dart_train.imitation.settings import AnswerSettings, DemonstrationSettings
 from dart_train.warmup.queries import CLICKS
+from dart_train.warmup.screens import covers
 
 DEMONSTRATED_VERSION = 0
 

@@ -134,14 +134,7 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
         checkpoint_every=max(10, train.checkpoint_every),
         out_dir=paths.fine_tuned_model,
         images=paths.imitated_images,
-        demonstrations=DemonstrationSettings(
-            folders=own,
-            asked=prompt_settings(recipe),
-            task_folder=recipe.tasks.task_folder,
-            thoughts=recipe.demos.thoughts,
-            coordinate_step_px=coordinate_step_px(recipe),
-            described=recipe.model.pointer and recipe.imitates,
-        ),
+        demonstrations=demonstration_settings(recipe, own),
         successes_of=successes_of,
         successes_per_task=section.successes_per_task,
         epochs=section.epochs,
@@ -214,6 +207,26 @@ def coordinate_step_px(recipe: Recipe) -> int:
     return 1 if model.preset is None else PRESETS[model.preset].coordinate_step_px
 
 
+def demonstration_settings(recipe: Recipe, folders: tuple[Path, ...]) -> DemonstrationSettings:
+    """Derive in which words demonstrations are imitated.
+
+    Args:
+        recipe: The recipe.
+        folders: Folders of the demonstrations. Without any, `described` is off, and `thoughts = "none"` is allowed with an action head.
+
+    Returns:
+        The settings.
+    """
+    return DemonstrationSettings(
+        folders=folders,
+        asked=prompt_settings(recipe),
+        task_folder=recipe.tasks.task_folder,
+        thoughts=recipe.demos.thoughts,
+        coordinate_step_px=coordinate_step_px(recipe),
+        described=recipe.model.pointer and bool(folders),
+    )
+
+
 def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
     """Derive what the imitation term imitates.
 
@@ -227,12 +240,7 @@ def imitation(recipe: Recipe, paths: RunPaths) -> ImitationSettings | None:
     if not recipe.train.sft_coefficient:
         return None
     return ImitationSettings(
-        folders=demonstrations(recipe, paths),
-        asked=prompt_settings(recipe),
-        task_folder=recipe.tasks.task_folder,
-        thoughts=recipe.demos.thoughts,
-        coordinate_step_px=coordinate_step_px(recipe),
-        described=recipe.model.pointer and recipe.imitates,
+        **dict(demonstration_settings(recipe, demonstrations(recipe, paths))),
         images=paths.imitated_images,
         steps_per_update=recipe.train.sft_steps_per_update,
     )

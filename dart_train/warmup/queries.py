@@ -27,7 +27,7 @@ from dart_envs.tasks import load_suite
 from dart_envs.tasks.screen_names import NamedElement, ScreenNames
 from dart_envs.types import Action, ActionType
 from dart_server.wire import A11yElement
-from dart_train.warmup.screens import AnnotatedScreen, name_elements, name_target
+from dart_train.warmup.screens import AnnotatedScreen, name_elements, name_target, pointed_at
 
 CLICKS = frozenset({ActionType.CLICK, ActionType.DOUBLE_CLICK, ActionType.TRIPLE_CLICK, ActionType.RIGHT_CLICK})
 """Actions on one element."""
@@ -305,7 +305,6 @@ def _names(screen: AnnotatedScreen) -> ScreenNames | None:
 
 def _element_at(elements: Sequence[A11yElement], action: Action) -> A11yElement | None:
     """The smallest element that a click hits."""
-    if action.type not in CLICKS or action.x is None or action.y is None:
+    if action.type not in CLICKS:
         return None
-    hit = [e for e in elements if e.x <= action.x < e.x + e.w and e.y <= action.y < e.y + e.h]
-    return min(hit, key=lambda e: e.w * e.h, default=None)
+    return next(iter(pointed_at(elements, action)), None)

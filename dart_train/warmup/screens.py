@@ -142,6 +142,36 @@ def name_target(
     return next(iter(mentioned or own), "")
 
 
+def covers(element: A11yElement, x: int, y: int) -> bool:
+    """Say whether a pixel of the screen is on an element.
+
+    Args:
+        element: The element.
+        x: Column of the pixel.
+        y: Row of the pixel.
+
+    Returns:
+        Whether it is.
+    """
+    return element.x <= x < element.x + element.w and element.y <= y < element.y + element.h
+
+
+def pointed_at(elements: Sequence[A11yElement], action: Action) -> list[A11yElement]:
+    """Find the elements that an action points at.
+
+    Args:
+        elements: The accessibility tree.
+        action: The action.
+
+    Returns:
+        The elements, the smallest first; none where the action has no coordinates.
+    """
+    if action.x is None or action.y is None:
+        return []
+    hit = [each for each in elements if covers(each, action.x, action.y)]
+    return sorted(hit, key=lambda each: each.w * each.h)
+
+
 def read_screens(directory: Path) -> list[AnnotatedScreen]:
     """Read the annotated screens of a directory.
 
@@ -268,6 +298,6 @@ def _background(pixels: RgbImage, windows: Sequence[A11yElement]) -> RgbImage:
     """The colour of a corner that no window covers, uint8 [3]; that of the top left corner where all are covered."""
     height, width = pixels.shape[:2]
     for x, y in ((0, 0), (width - 1, 0), (0, height - 1), (width - 1, height - 1)):
-        if not any(w.x <= x < w.x + w.w and w.y <= y < w.y + w.h for w in windows):
+        if not any(covers(window, x, y) for window in windows):
             return np.asarray(pixels[y, x], np.uint8)
     return np.asarray(pixels[0, 0], np.uint8)
