@@ -121,6 +121,8 @@ async def test_published_weights_are_quantised_as_those_of_a_start_are(
         started = await sample(client)
     async with serving(moved, None, place / f"{kind}-2") as client:
         plain = await sample(client)
+        await client.load(PublishedWeights(1, moved, weights_digest(moved)))
+        reloaded = await sample(client)
     log = (place / f"{kind}-0.log").read_text(encoding="utf-8")
     assert "Quantizing 12 layers" in log, (
         "four fused matrices of each of three text layers, and none of the vision tower"
@@ -132,7 +134,7 @@ async def test_published_weights_are_quantised_as_those_of_a_start_are(
     )
     assert max(first.mean(), new.mean()) < QUANTISED
     assert stale.mean() > 3 * new.mean(), "the worker still serves the old weights"
-    for one, other in zip(updated, started, strict=True):
+    for one, other in [*zip(updated, started, strict=True), *zip(reloaded, plain, strict=True)]:
         assert one.token_ids_T == other.token_ids_T
         assert np.abs(np.array(one.logprobs_T) - np.array(other.logprobs_T)).max() < ARITHMETIC
     assert all(one.logprobs_T != other.logprobs_T for one, other in zip(started, plain, strict=True)), (

@@ -4,7 +4,8 @@ Role: runs inside vLLM's worker process, on CPU and CUDA builds; reads the safet
 Face checkpoint) and loads them into the model. A published adapter is merged, while it is read, into the checkpoint that the engine was
 started with. Rule: the load is bracketed by vLLM's layerwise reload. Linear layers are packed for their kernels and their plain parameters
 are gone, so loading into the live model would fail half-way. A tied output embedding is in no file and that reload passes it by: it is
-packed again here. Non-goals: reading and hashing (`weights.reading`), pausing requests and numbering versions (`server`).
+packed again here. Biases that the engine keeps in float32 are rounded as at its start. Non-goals: reading and hashing (`weights.reading`),
+pausing requests and numbering versions (`server`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
@@ -63,6 +65,7 @@ class FileWeightEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):  # t
                 self.model.load_weights(reader.tensors())
                 finalize_layerwise_reload(self.model, self.model_config)
                 _pack_tied_output(self.model)
+                _round_biases(self.model)
             reader.check()
 
     def finish_weight_update(self) -> None:
@@ -79,3 +82,15 @@ def _pack_tied_output(model: Any) -> None:
     for layer in embeddings:
         if isinstance(layer, ParallelLMHead) and layer.weight.data_ptr() in shared:
             layer.quant_method.process_weights_after_loading(layer)
+
+
+def _round_biases(model: Any) -> None:
+    """Round biases to the data type of their layer where the engine keeps them in float32.
+
+    A CPU with AMX adds biases in float32. The engine converts them after they were loaded in the layer's data type, and the reload loads
+    into the converted ones, so that they would keep digits that a start drops.
+    """
+    for layer in model.modules():
+        bias = getattr(layer, "bias", None)
+        if isinstance(layer, LinearBase) and bias is not None and bias.dtype != layer.params_dtype:
+            bias.data.copy_(bias.data.to(layer.params_dtype))
