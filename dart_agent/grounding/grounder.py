@@ -137,7 +137,7 @@ class Grounder:
                 located = []
                 for index in range(targets):
                     distribution = PointDistribution.of_head(self.model.head, found, index)
-                    attention_M = distribution.log_attention_M.exp().double().cpu().numpy()
+                    attention_M = distribution.attention()
                     points_M2 = distribution.expected_points()
                     regions = find_regions(attention_M, found.grid, score=self._score, points_M2=points_M2)
                     pool = verifier_pool(attention_M, found.grid, score=self._score, points_M2=points_M2)

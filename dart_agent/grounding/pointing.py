@@ -3,8 +3,9 @@
 Role: `PointDistribution` of one target: first a visual token, then a part of its cell. Rule: log p(point) = log a(cell) +
 log o(part | cell), both under softmax(logits / temperature); a head without offsets has one part, the middle of the cell, with
 probability 1. A policy's sample and the trainer's recomputation use this one class, so that they agree on equal weights; the logits may
-come from a head in this process (`of_head`) or from an inference worker. Non-goals: regions, which are for the best point and have no
-log-prob.
+come from a head in this process (`of_head`) or from an inference worker. The choice without a draw is the part that holds the best region's
+point, so that a policy at temperature 0 and `dart_agent.grounding.grounder` point at the same place. Non-goals: how regions are found
+(`dart_agent.grounding.regions`).
 Axes: M visual tokens, P parts of a cell.
 """
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from dart_agent.grounding.forward import QuestionOutput
 from dart_agent.grounding.head import ActionHead
 from dart_agent.grounding.labels import Floats, PatchGrid
+from dart_agent.grounding.regions import find_regions
 from dart_agent.grounding.scoring import Point
 
 
@@ -143,10 +145,29 @@ class PointDistribution:
         return PointChoice(cell, int(torch.multinomial(log_parts_P.detach().exp(), 1, generator=generator)))
 
     def best(self) -> PointChoice:
-        """The likeliest part of the likeliest cell; of equal ones the first."""
-        cell = int(self.log_attention_M.argmax())
-        log_parts_P = self.log_parts(torch.tensor([cell], device=self.log_attention_M.device))[0]
-        return PointChoice(cell, int(log_parts_P.argmax()))
+        """Choose a point without a draw.
+
+        Returns:
+            The part that holds the best region's point, scored by its mean attention; it need not be the likeliest part.
+        """
+        grid, parts = self._grid, self.parts
+        x, y = find_regions(self.attention(), grid, points_M2=self.expected_points())[0].point
+        width, height = grid.cell_wh
+        across = min(max(0, int(x * parts / width)), grid.columns * parts - 1)
+        down = min(max(0, int(y * parts / height)), grid.rows * parts - 1)
+        return PointChoice(
+            down // parts * grid.columns + across // parts,
+            down % parts * parts + across % parts,
+        )
+
+    def attention(self) -> Floats:
+        """Attention over the visual tokens.
+
+        Returns:
+            Shares [M], which add up to 1.
+        """
+        shares: Floats = self.log_attention_M.detach().exp().double().cpu().numpy()
+        return shares
 
     def point(self, choice: PointChoice) -> Point:
         """Where a choice is.

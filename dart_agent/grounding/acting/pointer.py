@@ -2,9 +2,9 @@
 
 Role: `Pointer.point` finds the targets of one answer on one image; `draw_target` is the draw, wherever the logits were computed. Rule: a
 point is drawn from `PointDistribution`, first the visual token, then the part of its cell; its log-prob is that of the distribution that
-it was drawn from, as for tokens. At temperature 0 it is the likeliest point, with its log-prob at temperature 1. The same image,
-instructions and seed give the same points. Each target is a question of its own in one forward pass (`dart_agent.grounding.packing`), so
-that `dart_train.grounding.rollouts` finds the same log-probs. Regions are not used: they have no log-prob. Non-goals: text.
+it was drawn from, as for tokens. At temperature 0 it is the point that `dart_agent.grounding.grounder` answers, to the part of a cell, with
+its log-prob at temperature 1. The same image, instructions and seed give the same points. Each target is a question of its own in one
+forward pass (`dart_agent.grounding.packing`), so that `dart_train.grounding.rollouts` finds the same log-probs. Non-goals: text.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Pointer:
         Args:
             image: The image, uint8 [H, W, 3].
             instructions: What is asked, one for each target.
-            temperature: Divides the logits; 0: the likeliest point.
+            temperature: Divides the logits; 0: the best region's point.
             seed: Of the draw.
 
         Returns:
@@ -108,7 +108,7 @@ def draw_target(distribution: PointDistribution, instruction: str, generator: Ge
     Args:
         distribution: Where it lies.
         instruction: What the head was asked.
-        generator: Source of randomness; None: the likeliest point.
+        generator: Source of randomness; None: the best region's point.
 
     Returns:
         The point with its log-prob.

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
 
+from dart_agent.grounding.acting.pointer import Pointer  # noqa: E402
 from dart_agent.grounding.forward import run_forward  # noqa: E402
 from dart_agent.grounding.grounder import Grounder  # noqa: E402
 from dart_agent.grounding.packing import Question, pack  # noqa: E402
@@ -46,6 +47,39 @@ def test_points_are_the_middles_of_parts() -> None:
     shares = distribution.log_parts(torch.tensor([5]))[0].exp().tolist()
     mean_x = sum(share * distribution.point(PointChoice(5, part))[0] for part, share in enumerate(shares))
     assert distribution.expected_points()[5, 0] == pytest.approx(mean_x)
+
+
+def test_the_choice_without_a_draw_is_the_middle_of_a_broad_distribution() -> None:
+    """The likeliest part alone would be the one at the edge, by a little."""
+    parts_MP = torch.zeros(8, 16)
+    parts_MP[5] = torch.tensor([0.01, 0.1, 0.11, 0.1] * 4).log()
+    parts_MP[5, 11] = parts_MP[5].max() + 0.1
+    cells_M = torch.full((8,), -20.0)
+    cells_M[5] = 0
+    distribution = PointDistribution(GRID, cells_M, parts=4, part_logits=parts_MP.__getitem__)
+    assert distribution.best() == PointChoice(5, 10)
+
+
+def test_the_choice_without_a_draw_lies_between_cells_that_share_a_target() -> None:
+    cells_M = torch.full((8,), -20.0)
+    cells_M[4:7] = torch.tensor([1.0, 1.2, 1.1])
+    assert PointDistribution(GRID, cells_M).best() == PointChoice(5, 0)
+    parts_MP = torch.full((8, 4), -20.0)
+    cells_M[6] = -20
+    parts_MP[4, [1, 3]], parts_MP[5, [0, 2]] = 0.0, 0.0
+    assert PointDistribution(GRID, cells_M, parts=2, part_logits=parts_MP.__getitem__).best() in {
+        PointChoice(4, 3),
+        PointChoice(5, 2),
+    }
+
+
+def test_a_policy_at_temperature_0_points_where_the_grounder_does(tmp_path: Path) -> None:
+    model, picture, asked = small_model("qwen3_vl", tmp_path, offset_parts=4), screen(128, 64), "click the button Apple"
+    (answer,) = Grounder(model).ask(picture, [asked])
+    (pointed,) = Pointer(model).point(picture, [asked], temperature=0, seed=0)
+    width, height = (side / 4 for side in answer.grid.cell_wh)
+    assert abs(pointed.point[0] - answer.points[0][0]) <= width / 2
+    assert abs(pointed.point[1] - answer.points[0][1]) <= height / 2
 
 
 def test_without_offsets_a_point_is_the_middle_of_its_cell() -> None:
