@@ -58,7 +58,9 @@ class WorkerSettings(StrictModel):
     """One vLLM engine.
 
     model: directory of a Hugging Face checkpoint, or its name in the local cache. threads: OpenMP threads of the engine (CPU builds).
-    max_num_seqs: requests in one batch. kv_cache_mib: memory of the key-value cache (None: vLLM's own choice, right for GPUs).
+    max_num_seqs: requests in one batch. max_images, image_pixels: most images of a prompt, and pixels of the largest of them (None: as many
+    as the checkpoint's image processor leaves); preprocessed images are kept for them. kv_cache_mib: memory of the key-value cache (None:
+    vLLM's own choice, right for GPUs).
     kv_block_tokens: tokens of one block of that cache, which is what prefixes are shared in (None: vLLM's own choice, 128 on CPUs). eager:
     skip compilation; starts much faster, and on small models runs as fast. quantization: the engine quantises the matrices of the language
     model's layers when it loads weights, also published ones; vision tower and embeddings keep `dtype`, which has 16 bits then (None: all
@@ -74,6 +76,7 @@ class WorkerSettings(StrictModel):
     max_model_len: int = Field(default=1024, ge=64)
     max_num_seqs: int = Field(default=32, ge=1)
     max_images: int = Field(default=1, ge=1)
+    image_pixels: int | None = Field(default=None, ge=1)
     threads: int = Field(default=1, ge=1)
     kv_cache_mib: int | None = Field(default=96, ge=8)
     kv_block_tokens: int | None = Field(default=32, ge=1)

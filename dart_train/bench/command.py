@@ -26,7 +26,7 @@ from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.config import load_inference_config
 from dart_agent.inference.process_group import set_parent_death_signal
 from dart_agent.inference.settings import PublishedWeights
-from dart_agent.prompts.builder import PromptSpec, preset
+from dart_agent.prompts.builder import PromptSpec
 from dart_train.bench.comparison import Row, engine_rows, training_rows
 from dart_train.bench.engine_rate import measure_engine
 from dart_train.bench.scratch import scratch_folder
@@ -36,7 +36,7 @@ from dart_train.plan.latencies import Assumptions
 from dart_train.plan.policy_size import ANSWER_TOKENS, PolicySize, read_policy_size
 from dart_train.run import components, training_components
 from dart_train.run.paths import RunPaths
-from dart_train.run.recipe_policy import recipe_prompt
+from dart_train.run.recipe_policy import prompt_spec, recipe_prompt
 from dart_train.trainer.config import TrainerConfig
 
 Part = Literal["train", "publish", "engine"]
@@ -142,25 +142,6 @@ def measured_recipe(recipe: Recipe, paths: RunPaths) -> Recipe:
     plain["eval"]["during_workers"] = 0
     plain["data"] |= {"database_url": None, "images_url": None, "listen": None, "url": None}
     return Recipe.model_validate(plain)
-
-
-def prompt_spec(recipe: Recipe) -> PromptSpec:
-    """Return the prompts of a recipe's policy.
-
-    Args:
-        recipe: The recipe.
-
-    Returns:
-        The prompts.
-    """
-    model = recipe.model
-    return preset(
-        recipe_prompt(recipe),
-        images=model.history_images,
-        history=model.history,
-        min_pixels=model.min_pixels,
-        max_pixels=model.max_pixels,
-    )
 
 
 class _PartFailedError(Exception):

@@ -7,6 +7,7 @@ them (`dart_train.run.launcher`), deciding when (`dart_train.run.orchestrator`).
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from dart_train.config import Recipe, TrackingSection
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.run.launcher import STOP_GRACE_S, ComponentSpec
 from dart_train.run.paths import RunPaths
-from dart_train.run.recipe_policy import image_limit, initial_policy, recipe_prompt
+from dart_train.run.recipe_policy import image_limit, initial_policy, prompt_spec, recipe_prompt
 from dart_train.scheduling.settings import BatchSettings, SchedulingSettings
 from dart_train.tracking.config import TrackingConfig, WandbSettings
 
@@ -181,6 +182,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             max_model_len=section.max_model_len,
             max_num_seqs=section.max_num_seqs,
             max_images=image_limit(recipe),
+            image_pixels=math.prod(prompt_spec(recipe).picture_wh(recipe.desktops.resolution)),
             threads=section.threads,
             kv_cache_mib=section.kv_cache_mib,
             tensor_parallel=section.tensor_parallel,

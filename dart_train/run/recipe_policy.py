@@ -15,7 +15,7 @@ from dart_agent.grounding.acting.settings import tell_of_targets
 from dart_agent.grounding.model import check_head
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
 from dart_agent.inference.weights.files import tensor_shapes
-from dart_agent.prompts.builder import preset
+from dart_agent.prompts.builder import PromptSpec, preset
 from dart_agent.rollouts.episode import OnParseError
 from dart_train.config import Recipe
 from dart_train.run.paths import RunPaths
@@ -67,6 +67,29 @@ def recipe_prompt(recipe: Recipe) -> str:
     if recipe.model.prompt is not None:
         return recipe.model.prompt
     return "tiny" if recipe.model.path is None else read_checkpoint_info(resolve_checkpoint(recipe.model.path)).prompt
+
+
+def prompt_spec(recipe: Recipe) -> PromptSpec:
+    """Return the prompts of a recipe's policy.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The prompts.
+
+    Raises:
+        ConfigError: `model.path` does not exist.
+        ValueError: No picture has so few or so many pixels.
+    """
+    model = recipe.model
+    return preset(
+        recipe_prompt(recipe),
+        images=model.history_images,
+        history=model.history,
+        min_pixels=model.min_pixels,
+        max_pixels=model.max_pixels,
+    )
 
 
 def images_per_prompt(recipe: Recipe) -> int:

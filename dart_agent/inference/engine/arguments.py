@@ -21,12 +21,24 @@ POINTER_WORKER = "dart_agent.grounding.serving.worker.PointerWorker"
 """What vLLM's worker class gets where the model has an action head."""
 
 
-def engine_arguments(settings: WorkerSettings, model: Path, *, has_pointer: bool = False) -> dict[str, Any]:
+IMAGE_BYTES_PER_PIXEL = 24
+"""Of a preprocessed image: three channels of two frames in float32."""
+IMAGE_CACHE_GIB = 4.0
+"""Room for the images of all requests of a batch, at most; vLLM's own choice."""
+LEAST_IMAGE_CACHE_GIB = 0.1
+MOST_PIXELS = 2**24
+"""Of an image, where neither the settings nor the image processor have a limit: 4096 x 4096."""
+
+
+def engine_arguments(
+    settings: WorkerSettings, model: Path, max_pixels: int, *, has_pointer: bool = False
+) -> dict[str, Any]:
     """Arguments of `vllm.engine.arg_utils.AsyncEngineArgs`.
 
     Args:
         settings: Of the worker.
         model: Directory of the checkpoint.
+        max_pixels: Pixels of the largest image that the checkpoint's image processor leaves as it is.
         has_pointer: The checkpoint has an action head.
 
     Returns:
@@ -43,7 +55,7 @@ def engine_arguments(settings: WorkerSettings, model: Path, *, has_pointer: bool
         "tensor_parallel_size": settings.tensor_parallel,
         "distributed_executor_backend": "uni" if settings.tensor_parallel == 1 else "mp",
         "limit_mm_per_prompt": {"image": settings.max_images, "video": 0},
-        "mm_processor_cache_gb": 0.1,
+        "mm_processor_cache_gb": image_cache_gib(settings, max_pixels),
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "weight_transfer_config": {"backend": FILE_BACKEND},
@@ -62,6 +74,23 @@ def engine_arguments(settings: WorkerSettings, model: Path, *, has_pointer: bool
     if settings.kv_block_tokens is not None:
         arguments["block_size"] = settings.kv_block_tokens
     return arguments
+
+
+def image_cache_gib(settings: WorkerSettings, max_pixels: int) -> float:
+    """Size of the cache of preprocessed images, which fills as far as there are different ones.
+
+    With images of one prompt that do not fit, vLLM throws out what it has just counted on, and fails such requests again and again.
+
+    Args:
+        settings: Of the worker.
+        max_pixels: Pixels of the largest image, where the settings do not say.
+
+    Returns:
+        GiB: room for the images of a batch up to `IMAGE_CACHE_GIB`, and always for those of two prompts.
+    """
+    pixels = max_pixels if settings.image_pixels is None else settings.image_pixels
+    prompt_gib = settings.max_images * min(pixels, MOST_PIXELS) * IMAGE_BYTES_PER_PIXEL / 2**30
+    return max(LEAST_IMAGE_CACHE_GIB, 2 * prompt_gib, min(IMAGE_CACHE_GIB, settings.max_num_seqs * prompt_gib))
 
 
 def engine_environment(settings: WorkerSettings, temporary: Path) -> dict[str, str]:

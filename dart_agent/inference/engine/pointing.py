@@ -17,7 +17,7 @@ from dart_agent.errors import ConfigError, ContextExceededError, RequestRejected
 from dart_agent.grounding.model import head_settings
 from dart_agent.grounding.packing import pointing_ids
 from dart_agent.grounding.serving.asked_head import ASKS, ATTACH, TAKE
-from dart_agent.inference.engine.rendering import image_name
+from dart_agent.inference.engine.rendering import RENDERS, image_name, lost_images
 from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
 
 
@@ -62,11 +62,23 @@ class PointingEngine:
         return tuple(found)
 
     async def _ask_one(self, asked: PointRequest, number: int, image: str, prefix_salt: str) -> ServedLogits:
+        for _ in range(RENDERS):
+            final = await self._ask_once(asked, number, image, prefix_salt)
+            if not lost_images(final):
+                break
+        name = _name(asked, number)
+        answers = await self._llm.collective_rpc(TAKE, args=(name,))
+        if not answers or answers[0] is None:
+            raise RuntimeError(f"the action head gave no answer to request {name}")
+        return ServedLogits.of_bytes(*answers[0])
+
+    async def _ask_once(self, asked: PointRequest, number: int, image: str, prefix_salt: str) -> Any:
+        """vLLM's last output for a question; None where there is none."""
         from PIL import Image
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
 
-        name = f"{asked.request_id}@{number}"
+        name, final = _name(asked, number), None
         try:
             prompt: dict[str, Any] = {
                 "prompt_token_ids": pointing_ids(self._prompted, asked.instructions[number]),
@@ -83,11 +95,13 @@ class PointingEngine:
         except (ConfigError, ValueError, VLLMClientError) as error:
             raise RequestRejected(str(error)) from error
         try:
-            async for _ in self._llm.generate(rendered, params, name):
-                pass
+            async for output in self._llm.generate(rendered, params, name):
+                final = output
         except VLLMClientError as error:
             raise RequestRejected(str(error)) from error
-        answers = await self._llm.collective_rpc(TAKE, args=(name,))
-        if not answers or answers[0] is None:
-            raise RuntimeError(f"the action head gave no answer to request {name}")
-        return ServedLogits.of_bytes(*answers[0])
+        return final
+
+
+def _name(asked: PointRequest, number: int) -> str:
+    """The name of one question, and of its answer."""
+    return f"{asked.request_id}@{number}"

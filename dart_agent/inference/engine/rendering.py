@@ -18,6 +18,14 @@ from dart_agent.prompts.chat_template import render_chat
 from dart_agent.prompts.exact_prefix import prompt_ids
 from dart_agent.types import PolicyRequest
 
+RENDERS = 2
+"""How often a request whose images the engine has lost is given to it."""
+
+
+def lost_images(output: Any) -> bool:
+    """Whether vLLM ended a request because its engine has images of it no longer; it is sent them when the request is rendered again."""
+    return output is not None and any(answer.finish_reason == "error" for answer in output.outputs)
+
 
 async def render_request(
     llm: Any, processor: Any, tokenizer: Any, request: PolicyRequest, *, max_images: int, prefix_salt: str = ""

@@ -12,13 +12,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dart_agent.errors import RequestRejected
+from dart_agent.errors import RequestRejected, WorkerError
 from dart_agent.grounding.model import has_head
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
 from dart_agent.inference.compat import patch_torch_extras
 from dart_agent.inference.engine.arguments import engine_arguments
 from dart_agent.inference.engine.pointing import PointingEngine
-from dart_agent.inference.engine.rendering import render_request
+from dart_agent.inference.engine.rendering import RENDERS, lost_images, render_request
 from dart_agent.inference.engine.vllm_plugin import register
 from dart_agent.inference.engine.worker_engine import EngineLoad
 from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
@@ -46,7 +46,8 @@ class VllmEngine:
             os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
             register()
         _register_model_class(model)
-        arguments = engine_arguments(settings, model, has_pointer=points)
+        facts = read_checkpoint_info(model)
+        arguments = engine_arguments(settings, model, facts.max_pixels, has_pointer=points)
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._max_images = settings.max_images
         self._tokenizer = self._llm.get_tokenizer()
@@ -56,14 +57,27 @@ class VllmEngine:
         self._pointing = PointingEngine(self._llm, self._processor, model) if points else None
         self.checkpoint = model
         self.shapes = tensor_shapes(model)
-        self.tied = read_checkpoint_info(model).tied
+        self.tied = facts.tied
 
     async def set_version(self, number: int) -> None:
         """Number the weights that it has."""
         await self._llm.update_weight_version(str(number))
 
     async def sample(self, request: PolicyRequest, *, prefix_salt: str) -> Completion:
-        """Sample one response. Raises RequestRejected for a request that can never be answered."""
+        """Sample one response.
+
+        Raises RequestRejected for a request that can never be answered, WorkerError for one that may be answered later.
+        """
+        for _ in range(RENDERS):
+            final = await self._sample_once(request, prefix_salt)
+            if not lost_images(final):
+                return _completion(final)
+        raise WorkerError(
+            f"the engine had lost images of request {request.request_id}, also after they were sent again"
+        )
+
+    async def _sample_once(self, request: PolicyRequest, prefix_salt: str) -> Any:
+        """vLLM's last output for a request."""
         from vllm import SamplingParams
         from vllm.exceptions import VLLMClientError
 
@@ -96,7 +110,7 @@ class VllmEngine:
             raise RequestRejected(str(error)) from error
         if final is None:
             raise RuntimeError(f"the engine ended request {request.request_id} without an answer")
-        return _completion(final)
+        return final
 
     async def point(self, asked: PointRequest, *, prefix_salt: str) -> tuple[ServedLogits, ...]:
         """What the head says about targets. Raises RequestRejected where the model has none, or cannot be asked this."""

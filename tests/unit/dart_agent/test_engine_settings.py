@@ -40,8 +40,23 @@ from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient
     ],
 )
 def test_each_setting_reaches_the_engine(setting: dict[str, Any], argument: dict[str, Any]) -> None:
-    arguments = engine_arguments(WorkerSettings(model="m", **setting), Path("/models/m"))
+    arguments = engine_arguments(WorkerSettings(model="m", **setting), Path("/models/m"), 4096)
     assert {name: arguments.get(name) for name in argument} == argument
+
+
+@pytest.mark.parametrize(
+    ("setting", "gib"),
+    [
+        ({"image_pixels": 256 * 160}, 0.1),
+        ({"image_pixels": 1932 * 1092, "max_images": 5}, 4.0),
+        ({"image_pixels": 1932 * 1092, "max_images": 60}, 2 * 60 * 1932 * 1092 * 24 / 2**30),
+        ({"max_images": 5, "max_num_seqs": 3}, 3 * 5 * 1024**2 * 24 / 2**30),
+    ],
+)
+def test_preprocessed_images_of_two_prompts_always_fit(setting: dict[str, Any], gib: float) -> None:
+    """vLLM fails a request again and again whose own images do not fit; without a setting the image processor's limit counts."""
+    arguments = engine_arguments(WorkerSettings(model="m", **setting), Path("/models/m"), 1024**2)
+    assert arguments["mm_processor_cache_gb"] == pytest.approx(gib)
 
 
 def test_quantised_matrices_need_inputs_of_16_bits() -> None:
