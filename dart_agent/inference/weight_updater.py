@@ -238,8 +238,10 @@ class WeightUpdater:
         return WorkerUpdated(client.name, command.weights)
 
     def _accept(self, weights: WeightsId) -> None:
-        """A worker serves it: what restarts begins with it, so it must not be removed."""
+        """A worker serves it: what restarts begins with it, so it must not be removed. A version that is held is for evaluations alone."""
         published = self._known[weights]
+        if weights == self.planner.held and weights != self.planner.target:
+            return
         if self.accepted is not None and published.version <= self.accepted.version and weights != self.planner.target:
             return
         if self.accepted == published:

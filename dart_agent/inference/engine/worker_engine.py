@@ -120,6 +120,7 @@ class WorkerEngine:
         self._served: WeightLease | None = None
         self._staged: tuple[PublishedWeights, WeightLease] | None = None
         self._base_digest: str | None = None
+        self._swaps = 0
 
     async def start(self, published: PublishedWeights | None) -> None:
         """Number the weights of the start-up 0, or load `published` in their place. Raises WeightUpdateError."""
@@ -178,12 +179,16 @@ class WorkerEngine:
             raise WorkerError("this worker takes no new requests: it is being drained", RequestFailure.BUSY)
 
     def _salt(self, weights: WeightsId) -> str:
-        return f"{weights.number}:{weights.digest}" if self._keep_kv else ""
+        """Names the caches of these weights since the last swap: requests that kept theirs over it may have the same weights again."""
+        return f"{weights.number}:{weights.digest}:{self._swaps}" if self._keep_kv else ""
 
     @staticmethod
     def _mark_kept(completion: Completion, began: WeightsId) -> Completion:
-        """Mark what was sampled by newer weights than those that the request came in under."""
-        spans = (replace(span, kept_kv=span.version != began.number) for span in completion.version_spans)
+        """Mark what was sampled after a swap: also by the weights that the request came in under, where these came back."""
+        spans = (
+            replace(span, kept_kv=index > 0 or span.version != began.number)
+            for index, span in enumerate(completion.version_spans)
+        )
         return replace(completion, version_spans=tuple(spans))
 
     async def stage(self, published: PublishedWeights) -> float:
@@ -244,6 +249,7 @@ class WorkerEngine:
             if self._served is not None:
                 self._served.release()
             self._served, self.weights = lease, weights
+            self._swaps += 1
             loaded_s = self._clock.monotonic()
             if pause:
                 await self._go_on()

@@ -188,6 +188,25 @@ async def test_the_version_that_restarted_workers_begin_with_is_not_removed(stor
     assert try_remove(second.path)
 
 
+async def test_a_version_that_is_held_for_an_evaluation_is_none_to_begin_with(store: FakeStore) -> None:
+    """All workers of a component that is started again have the newest version; one of them goes back to the held one."""
+    workers = {name: FakeWorkerClient(name) for name in "ab"}
+    evaluated, newest = store.publish(1), store.publish(2)
+    for worker in workers.values():
+        worker.weights = newest.identity
+    accepted: list[PublishedWeights] = []
+
+    async def held() -> PublishedWeights:
+        return evaluated
+
+    pool = VllmPool(list(workers.values()), clock=FakeClock(), wait_for_worker_s=30.0, holding=["b"])
+    async with pool, updating(pool, store, held=held, holding=["b"], on_accepted=accepted.append):
+        await until(lambda: workers["b"].version == 1)
+        third = store.publish(3)
+        await until(lambda: workers["a"].version == 3)
+        assert accepted in ([third], [newest, third])
+
+
 async def test_workers_start_with_a_version_that_is_still_there(store: FakeStore) -> None:
     """The data manager's first answer is removed before anyone holds it."""
     assert await hold_newest(store.latest) == (None, None)

@@ -261,6 +261,23 @@ async def test_a_kept_cache_marks_what_was_sampled_over_it(publish: Publish) -> 
     assert len(set(backend.salts)) == 2, "a new request shares no prefix that older weights computed"
 
 
+async def test_weights_that_come_back_share_no_cache_that_others_computed(publish: Publish) -> None:
+    """A worker that holds a version for an evaluation goes back to the newest one, which may be the one of before."""
+    backend = FakeBackend()
+    engine = WorkerEngine(backend, keep_kv=True)
+    newest, older = publish(2), publish(1)
+    for published in (newest, older, newest):
+        await engine.stage(published)
+        await engine.swap(published.identity)
+        await engine.generate(request())
+    assert len(set(backend.salts)) == 3
+    spans = (VersionSpan(2, 0, 1), VersionSpan(1, 1, 2), VersionSpan(2, 2, 3))
+    marked = engine._mark_kept(
+        dataclasses.replace(completion("Action: wait()", 2), version_spans=spans), newest.identity
+    )
+    assert [span.kept_kv for span in marked.version_spans] == [False, True, True]
+
+
 async def test_a_recomputed_cache_marks_nothing_and_needs_no_salt(publish: Publish) -> None:
     backend = FakeBackend()
     engine = WorkerEngine(backend)
