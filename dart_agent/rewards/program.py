@@ -6,11 +6,11 @@ r"""The reward that a user's program gives.
              {"reward": null, "cause": "..."} says that there is no verdict
     exit     code 0
 
-Role: runs the program once for each episode. Rule: argv only, no shell, a process group of its own that is killed after the time limit and
-when the worker stops; at most `MAX_OUTPUT_BYTES` of output are read. Everything else than the above is no verdict, and the cause says what
-it was: whether the program did not start, took too long, failed, said too much, or said something else. The record holds what the policy
-wrote: a program that starts and fails is run on a control record (`control`). Non-goals: trust; the program runs
-as the user of the rollout worker.
+Role: runs the program once for each episode. Rule: argv only, no shell, a process group of its own that is killed after the time limit,
+after the program has ended, and when the worker stops; at most `MAX_OUTPUT_BYTES` of output are read. A process in another group that holds
+the outputs keeps nobody waiting. Everything else than the above is no verdict, and the cause says what it was: whether the program did not
+start, took too long, failed, said too much, or said something else. The record holds what the policy wrote: a program that starts and fails
+is run on a control record (`control`). Non-goals: trust; the program runs as the user of the rollout worker.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import contextlib
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable
-from typing import Any
+from types import TracebackType
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -85,59 +87,96 @@ class ProgramReward:
     async def _run(self, record: bytes) -> bytes:
         """Standard output of one run. Raises RewardError where the program does not start, EpisodeRefusedError where it fails."""
         argv = self._settings.argv
-        pipe = asyncio.subprocess.PIPE
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
-            )
-        except OSError as error:
-            raise RewardError(f"{argv[0]} did not start: {error.strerror}") from None
-        try:
-            output, said = await wait_for(self._clock, self._settings.timeout_s, _converse(process, record))
-        except TimeoutError:
-            raise EpisodeRefusedError(
-                f"{argv[0]} took more than {self._settings.timeout_s:g} s: make it faster, or raise reward.program.timeout_s"
-            ) from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        with tempfile.TemporaryFile() as stdin, _Output() as output, _Output() as said:
+            await asyncio.to_thread(_fill, stdin, record)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    stdin=stdin,
+                    stdout=output.writer,
+                    stderr=said.writer,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RewardError(f"{argv[0]} did not start: {error.strerror}") from None
+            output.begin()
+            said.begin()
+            try:
+                await wait_for(self._clock, self._settings.timeout_s, process.wait())
+            except TimeoutError:
+                raise EpisodeRefusedError(
+                    f"{argv[0]} took more than {self._settings.timeout_s:g} s: make it faster, or raise reward.program.timeout_s"
+                ) from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            output.finish()
+            said.finish()
+        if len(output.kept) > MAX_OUTPUT_BYTES:
+            raise EpisodeRefusedError(f"the program wrote more than {MAX_OUTPUT_BYTES} bytes: it answers one line")
         if process.returncode != 0:
-            told = said.decode("utf-8", "replace").strip()[-_TOLD_STDERR:]
+            told = said.kept.decode("utf-8", "replace").strip()[-_TOLD_STDERR:]
             raise EpisodeRefusedError(
                 f"{argv[0]} ended with exit code {process.returncode}: {told or 'it said nothing'}"
             )
-        return output
+        return output.kept
 
 
-async def _converse(process: asyncio.subprocess.Process, record: bytes) -> tuple[bytes, bytes]:
-    """Send the record, read both outputs, and wait for the end. Raises EpisodeRefusedError where standard output is too long."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
+class _Output:
+    """What a program writes to one pipe: the first bytes, one more than may be written; the rest is read and forgotten.
 
-    async def send(stdin: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it is told
-            stdin.write(record)
-            await stdin.drain()
-        stdin.close()
+    The pipe is the caller's: a process that the program leaves behind may hold its other end, and keeps nobody waiting.
+    """
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(send(process.stdin))
-        output = group.create_task(_read(process.stdout))
-        said = group.create_task(_read(process.stderr))
-    await process.wait()
-    if len(output.result()) > MAX_OUTPUT_BYTES:
-        raise EpisodeRefusedError(f"the program wrote more than {MAX_OUTPUT_BYTES} bytes: it answers one line")
-    return output.result(), said.result()
+    def __init__(self) -> None:
+        self.kept = b""
+        self.writer = -1
+        self._reader = -1
+
+    def __enter__(self) -> Self:
+        self._reader, self.writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        asyncio.get_running_loop().remove_reader(self._reader)
+        os.close(self._reader)
+        self._close_writer()
+
+    def begin(self) -> None:
+        """Read from now on; the program has its end of the pipe."""
+        self._close_writer()
+        asyncio.get_running_loop().add_reader(self._reader, self._read)
+
+    def finish(self) -> None:
+        """Read what an ended program left in the pipe."""
+        while len(self.kept) <= MAX_OUTPUT_BYTES and self._read():
+            pass
+
+    def _read(self) -> bool:
+        """Read a piece, and say whether there may be more now."""
+        try:
+            piece = os.read(self._reader, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not piece:
+            asyncio.get_running_loop().remove_reader(self._reader)
+        self.kept += piece[: max(0, MAX_OUTPUT_BYTES + 1 - len(self.kept))]
+        return bool(piece)
+
+    def _close_writer(self) -> None:
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
 
 
-async def _read(stream: asyncio.StreamReader) -> bytes:
-    """What a stream says, as far as one byte more than may be said; the rest is read and forgotten."""
-    kept = b""
-    while chunk := await stream.read(_CHUNK_BYTES):
-        kept += chunk[: max(0, MAX_OUTPUT_BYTES + 1 - len(kept))]
-    return kept
+def _fill(file: BinaryIO, content: bytes) -> None:
+    """Write a file that is read from its beginning then."""
+    file.write(content)
+    file.seek(0)
 
 
 def episode_record(ended: EndedEpisode) -> dict[str, Any]:

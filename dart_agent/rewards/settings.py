@@ -6,7 +6,9 @@ library. Non-goals: asking (`program`, `judge`).
 
 from __future__ import annotations
 
-import shlex
+import hashlib
+import re
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +17,9 @@ from dart_agent.chat_api.endpoint_policy import EndpointSettings
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import Purpose, RewardKind
 from dart_envs.success import SUCCESS_AT
+
+_INTERPRETER = re.compile(r"(python|node|ruby|perl|ba|z)?(sh)?[\d.]*")
+"""Programs whose first argument names the program."""
 
 
 class ProgramSettings(StrictModel):
@@ -29,6 +34,14 @@ class ProgramSettings(StrictModel):
     argv: tuple[str, ...] = Field(min_length=1)
     timeout_s: float = Field(default=60.0, gt=0)
     screenshots: int = Field(default=0, ge=0, le=16)
+
+    @property
+    def identity(self) -> str:
+        """The program's name and a digest of `argv`, which tells programs apart and gives no path or argument away."""
+        names = [Path(part).name for part in self.argv]
+        named_by_interpreter = len(names) > 1 and _INTERPRETER.fullmatch(names[0]) and not names[1].startswith("-")
+        digest = hashlib.sha256("\0".join(self.argv).encode()).hexdigest()
+        return f"{names[1] if named_by_interpreter else names[0]} (argv sha256 {digest[:12]})"
 
 
 class JudgeSettings(EndpointSettings):
@@ -95,11 +108,11 @@ class RewardSettings(StrictModel):
             kind: The source.
 
         Returns:
-            Its name, with the model of a judge and the command line of a program.
+            Its name, with the model of a judge or the identity of a program.
         """
         by = None
         if kind is RewardKind.JUDGE and self.judge is not None:
             by = self.judge.model
         elif kind is RewardKind.PROGRAM and self.program is not None:
-            by = shlex.join(self.program.argv)
+            by = self.program.identity
         return {"reward_source": kind.value, "reward_by": by, "success_at": self.success_at}

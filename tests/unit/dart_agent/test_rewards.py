@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
+import re
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -86,7 +90,7 @@ async def test_a_program_reads_the_record_of_the_episode_and_gives_its_reward(tm
         ('print(\'{"reward": 1}\\n{"reward": 1}\')', "must answer one line"),
         ("print('x' * 100_000)", "more than 65536 bytes"),
         ("import time; time.sleep(60)", "took more than 0.3 s"),
-        ("import subprocess, time; subprocess.Popen(['sleep', '60'])", "took more than 0.3 s"),
+        ("import subprocess; subprocess.Popen(['sleep', '60'])", "must answer one line"),
     ],
 )
 async def test_a_program_that_fails_on_every_episode_masks_the_episode_with_its_cause(
@@ -142,6 +146,29 @@ class RealTime:
         self.kind = source.kind
         self.prepare = source.prepare
         self.reward = source.reward
+
+
+@pytest.mark.parametrize(("rest", "reward"), [("", 0.5), ("import time; time.sleep(60)", None)])
+async def test_a_process_that_a_program_leaves_behind_keeps_nobody_waiting(
+    rest: str, reward: float | None, tmp_path: Path
+) -> None:
+    """It is in a session of its own and has both outputs."""
+    pids = tmp_path / "pids"
+    leaves = (
+        "import subprocess\n"
+        "left = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        f"open({str(pids)!r}, 'a').write(f'{{left.pid}}\\n')\n"
+        f"print('{{\"reward\": 0.5}}', flush=True)\n{rest}\n"
+    )
+    began_s = time.monotonic()
+    try:
+        trajectory = await play(RealTime(program(tmp_path, leaves, timeout_s=60.0 if reward else 3.0)))
+    finally:
+        for pid in pids.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    assert trajectory.reward == reward
+    assert ("took more than 3 s" in (trajectory.cause or "")) is (reward is None)
+    assert time.monotonic() - began_s < 30
 
 
 async def test_a_program_that_is_not_there_is_named() -> None:
@@ -426,5 +453,8 @@ def test_rewards_of_two_command_lines_are_told_apart() -> None:
         settings = RewardSettings(source=RewardKind.PROGRAM, program=ProgramSettings(argv=argv))
         return str(settings.described(RewardKind.PROGRAM)["reward_by"])
 
-    assert by("score", "--strict") == "score --strict"
+    told = by("/home/alice/score", "--key", "secret")
+    assert re.fullmatch(r"score \(argv sha256 [0-9a-f]{12}\)", told)
+    assert by("/usr/bin/python3.11", "/home/alice/score.py", "secret").startswith("score.py (")
+    assert by("/usr/bin/python3", "-c", "pass").startswith("python3 (")
     assert by("score", "a b") != by("score", "a", "b")
