@@ -220,8 +220,8 @@ def _sample(
 
 
 def _result(job: Job) -> Path:
-    """The result of an evaluation that is done: of a run in its folder of evaluations, of a model in the job's own."""
+    """The result of an evaluation that is done: of a run in its folder of evaluations, of a model in its own in the job's."""
     request = EvaluationRequest(job.split, job.tasks, job.samples, job.temperature)
-    place = job.folder if job.model is not None else job.folder / "evaluations"
+    place = "*" if job.model is not None else "evaluations"
     pattern = request.name(0).replace("-v0-", "-v*-")
-    return max(place.glob(f"{pattern}/result.json"), key=lambda file: file.stat().st_mtime)
+    return max(job.folder.glob(f"{place}/{pattern}/result.json"), key=lambda file: file.stat().st_mtime)

@@ -7,7 +7,6 @@ that failed exits with 1, an interrupted one with 130. Non-goals: playing (`stor
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,8 +91,7 @@ def evaluate_command(
             )
         else:
             model = str(target.resolve() if target.exists() else target)
-            name = f"{Path(model).name}-{hashlib.sha256(model.encode()).hexdigest()[:8]}"
-            found = [version_of_model(model, chosen, runs_dir.resolve() / "evaluations" / name)]
+            found = [version_of_model(model, chosen, runs_dir.resolve() / "evaluations")]
         default = chosen.eval.test_episodes or chosen.eval.episodes if split == "test" else chosen.eval.episodes
         request = EvaluationRequest(
             split=split.value,
@@ -181,7 +179,8 @@ def _seeds_table(rows: Sequence[Mapping[str, Any]], seeds: int) -> str:
         interval = "one seed, no interval"
         if row["lower"] is not None:
             interval = f"{100 * row['lower']:.1f} to {100 * row['upper']:.1f} %"
-        lines.append(f"{row['name']:24} {100 * row['mean']:6.1f} %   {interval}")
+        fewer = f"   ({len(row['values'])} of {seeds} seeds)" if len(row["values"]) < seeds else ""
+        lines.append(f"{row['name']:24} {100 * row['mean']:6.1f} %   {interval}{fewer}")
     if seeds < SMALL_SAMPLE_SEEDS:
         lines.append(
             f"With fewer than {SMALL_SAMPLE_SEEDS} seeds the interval rests on normally distributed means of seeds."

@@ -46,23 +46,27 @@ def compare_seeds(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         results: An evaluation per seed, as plain data.
 
     Returns:
-        Rows with `name`, `mean`, `lower`, `upper` and `values`, in the order of the first evaluation.
+        Rows with `name`, `mean`, `lower`, `upper` and `values`, in the order of the first evaluation; the interval is cut off at 0 and 1.
 
     Raises:
-        RecipeError: Two evaluations differ in tasks, repeats, sampling, budget or rewards, or are of the same weights.
+        RecipeError: Two evaluations differ in tasks, repeats, sampling, budget or rewards, or are of one run or of the same weights.
     """
     for other in results[1:]:
         _require_equal_conditions(results[0], other)
-    if len({(result["source"], result["version"]) for result in results}) < len(results):
-        raise RecipeError("an evaluation is given twice: give one of each training seed")
+    digests = [digest for result in results if (digest := result.get("digest")) is not None]
+    if len({result["source"] for result in results}) < len(results) or len(set(digests)) < len(digests):
+        raise RecipeError(
+            "two evaluations are of one run or of the same weights: give one of each training seed; two versions of a run are compared "
+            "with --paired"
+        )
     by_name = [{row["name"]: row["success"]["value"] for row in result["rows"]} for result in results]
     rows = []
     for name in by_name[0]:
         values = [each[name] for each in by_name if name in each]
         estimate = mean_over_seeds(values)
-        rows.append(
-            {"name": name, "mean": estimate.value, "lower": estimate.lower, "upper": estimate.upper, "values": values}
-        )
+        lower = None if estimate.lower is None else max(0.0, estimate.lower)
+        upper = None if estimate.upper is None else min(1.0, estimate.upper)
+        rows.append({"name": name, "mean": estimate.value, "lower": lower, "upper": upper, "values": values})
     return rows
 
 

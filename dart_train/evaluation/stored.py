@@ -24,8 +24,9 @@ from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import SamplingPayload
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, VersionRecord
-from dart_agent.errors import ConfigError, StoreError
+from dart_agent.errors import ConfigError, StoreError, WeightUpdateError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.weights.digest import PREFIX, weights_digest
 from dart_agent.types import Purpose
 from dart_train.config import Recipe, RecipeError
 from dart_train.config.data import DataSection
@@ -128,13 +129,14 @@ class EvaluationRequest:
         return f"{self.split}-v{version}-{self.tasks}x{self.samples}-t{self.temperature:g}"
 
 
-def version_of_model(model: Path | str, recipe: Recipe, folder: Path) -> StoredVersion:
+def version_of_model(model: Path | str, recipe: Recipe, evaluations: Path) -> StoredVersion:
     """Take a model as the version to evaluate.
 
     Args:
         model: The folder of the model, or the name of a checkpoint in the local Hugging Face cache.
         recipe: The recipe.
-        folder: Where evaluations of the model are.
+        evaluations: Where evaluations of models are. Those of this model are in a folder in it that its name and the digest of its weights
+            name: other weights at the same place are another model.
 
     Returns:
         The version.
@@ -145,9 +147,11 @@ def version_of_model(model: Path | str, recipe: Recipe, folder: Path) -> StoredV
     try:
         checkpoint = resolve_checkpoint(model)
         prompt = recipe.model.prompt or read_checkpoint_info(checkpoint).prompt
-    except ConfigError as error:
+        digest = weights_digest(checkpoint)
+    except (ConfigError, WeightUpdateError) as error:
         raise RecipeError(str(error)) from None
-    return StoredVersion(str(model), recipe, folder, checkpoint, prompt)
+    folder = evaluations / f"{Path(model).name}-{digest.removeprefix(PREFIX)[:8]}"
+    return StoredVersion(str(model), recipe, folder, checkpoint, prompt, digest=digest)
 
 
 def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersion:
