@@ -21,7 +21,7 @@ from dart_train.evaluation.statistics import Estimate
 from dart_train.evaluation.stored import StoredVersion
 from dart_train.model.adapters import merge_version
 from dart_train.model.model_card import add_evaluations
-from dart_train.model.weights import write_directory_atomically
+from dart_train.model.weights import ORIGIN_FILE, write_directory_atomically
 
 
 def export_version(version: StoredVersion, out: Path) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def export_version(version: StoredVersion, out: Path) -> list[dict[str, Any]]:
             merge_version(source, version.start, directory)
             shutil.copyfile(source / "README.md", directory / "README.md")
         else:
-            shutil.copytree(source, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+            shutil.copytree(source, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*", ORIGIN_FILE))
         add_evaluations(directory, [*_own_validation(version), *evaluation_lines(evaluations)])
 
     try:

@@ -24,7 +24,7 @@ from dart_agent.inference.weights.leases import make_leasable, try_remove
 PublishedDtype = Literal["as_trained", "bfloat16"]
 PublishedWeightsKind = Literal["model", "adapter"]
 _NAME = re.compile(r"v(\d+)")
-_ORIGIN = "training.json"
+ORIGIN_FILE = "training.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class TrainingOrigin:
         Args:
             directory: The directory.
         """
-        (directory / _ORIGIN).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
+        (directory / ORIGIN_FILE).write_text(json.dumps(asdict(self)) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, directory: Path) -> TrainingOrigin:
@@ -57,7 +57,7 @@ class TrainingOrigin:
         Returns:
             The origin; that of a first version where the directory does not tell.
         """
-        path = directory / _ORIGIN
+        path = directory / ORIGIN_FILE
         if not path.exists():
             return cls()
         content = json.loads(path.read_text(encoding="utf-8"))

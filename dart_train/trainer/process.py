@@ -152,7 +152,8 @@ class TrainerProcess:
         self._weights.remove_above(newest.version)
         state = self._checkpoints.latest()
         if state is None:
-            origin = TrainingOrigin.read(Path(newest.path))
+            # Version 0 may be a published version of another run.
+            origin = TrainingOrigin.read(Path(newest.path)) if newest.version else TrainingOrigin()
             self._lineage = list(origin.lineage)
             await asyncio.to_thread(self._setup, newest.path, newest.version, None, origin.updates)
             await self._identify(newest)

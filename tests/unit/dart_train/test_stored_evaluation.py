@@ -10,12 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_harness import RunHarness
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import dart_train
 from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.types import WorkItem
 from dart_envs import tasks
 from dart_envs.types import EndReason
@@ -45,6 +48,7 @@ from dart_train.evaluation.stored import (
     version_of_run,
 )
 from dart_train.exits import EXIT_WRONG_INPUT
+from dart_train.model.weights import ORIGIN_FILE, TrainingOrigin
 from dart_train.run import masked_episodes
 from dart_train.run.paths import RunPaths
 
@@ -260,8 +264,21 @@ def test_seeds_are_averaged_only_under_equal_conditions() -> None:
     assert (row["mean"], row["lower"], row["upper"]) == pytest.approx((0.6, 0.6 - 0.24841, 0.6 + 0.24841), abs=1e-4)
     with pytest.raises(RecipeError, match="max_steps 9 and 3"):
         compare_seeds([result_of("a", 0.5), result_of("b", 0.7, max_steps=9)])
-    with pytest.raises(RecipeError, match="given twice"):
+    with pytest.raises(RecipeError, match="of one run or of the same weights"):
         compare_seeds([result_of("a", 0.5), result_of("a", 0.7)])
+
+
+def test_versions_of_one_run_and_equal_weights_are_no_seeds() -> None:
+    with pytest.raises(RecipeError, match="of one run or of the same weights"):
+        compare_seeds([result_of("a", 0.5), result_of("a", 0.7) | {"version": 2}])
+    same = {"digest": "sha256:1"}
+    with pytest.raises(RecipeError, match="of one run or of the same weights"):
+        compare_seeds([result_of("a", 0.5) | same, result_of("b", 0.5) | same])
+
+
+def test_an_interval_over_seeds_ends_at_0_and_1() -> None:
+    (row,) = compare_seeds([result_of("a", 0.9), result_of("b", 0.2)])
+    assert (row["lower"], row["upper"]) == (0.0, 1.0)
 
 
 def solved(by_task: dict[str, float], **conditions: Any) -> dict[str, Any]:
@@ -325,9 +342,13 @@ def write_hub_checkpoint(cache: Path, name: str) -> Path:
     }
     (snapshot / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (snapshot / "preprocessor_config.json").write_text("{}", encoding="utf-8")
-    for empty in ("tokenizer.json", "model.safetensors"):
-        (snapshot / empty).touch()
+    (snapshot / "tokenizer.json").touch()
+    write_weights(snapshot, 0.0)
     return snapshot
+
+
+def write_weights(model: Path, value: float) -> None:
+    save_file({"weight": np.full(2, value, np.float32)}, model / "model.safetensors")
 
 
 def test_a_model_is_a_folder_or_a_name_in_the_hugging_face_cache(
@@ -353,6 +374,11 @@ def test_a_model_is_a_folder_or_a_name_in_the_hugging_face_cache(
     assert by_name.start == by_folder.start == snapshot
     assert by_name.folder.name.startswith("Some-VL-")
     assert by_name.folder != by_folder.folder
+    assert by_name.digest == by_folder.digest == weights_digest(snapshot)
+    write_weights(snapshot, 1.0)
+    CliRunner().invoke(app, ["eval", "Org/Some-VL", "--recipe", str(DEMO)])
+    assert seen[-1].start == snapshot
+    assert seen[-1].folder != by_name.folder, "other weights at the same place are another model"
     missing = CliRunner().invoke(app, ["eval", "Org/Other-VL", "--recipe", str(DEMO)])
     assert missing.exit_code == EXIT_WRONG_INPUT
     assert "`hf download Org/Other-VL`" in missing.stderr
@@ -365,9 +391,10 @@ async def test_a_version_is_exported_with_its_evaluations(tmp_path: Path, monkey
     assert version.record is not None
     weights = Path(version.record.path)
     (weights / "README.md").write_text("---\ntags: [dart]\n---\n\n# r, policy version 2\n", encoding="utf-8")
+    TrainingOrigin(updates=2).write(weights)
     out = tmp_path / "exported"
     assert [each["split"] for each in export_version(version, out)] == ["test"]
-    assert sorted(os.listdir(out)) == sorted(os.listdir(weights))
+    assert {*os.listdir(weights)} - {*os.listdir(out)} == {ORIGIN_FILE}, "the model begins as one of another run"
     card = (out / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\ntags: [dart]\n---\n\n# r, policy version 2\n\n## Evaluation\n")
     assert "| validation | in the run itself, which chooses by it | | 100.0 %" in card

@@ -23,6 +23,7 @@ from dart_agent.inference.weights.adapters import read_adapter
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.metrics_file import MetricsReader
 from dart_train.model.adapters import LoraSettings
+from dart_train.model.weights import TrainingOrigin
 from dart_train.trainer import process
 from dart_train.trainer.__main__ import main
 from dart_train.trainer.checkpoint import CheckpointStore
@@ -187,6 +188,19 @@ async def test_a_trainer_that_is_stopped_before_its_end_says_so(
     assert process.trainer.updates < 3
     monkeypatch.undo()
     assert await TrainerProcess(harness.config, cast(DataManagerClient, harness.client)).run() is True
+
+
+async def test_a_run_that_starts_from_a_version_of_another_run_makes_all_of_its_updates(
+    harness: TrainerHarness,
+) -> None:
+    """The version tells where its own run would go on; both where the data manager knows it as version 0, and before."""
+    TrainingOrigin(updates=40, lineage=("sha256:other",)).write(harness.model)
+    trained = await harness.run()
+    assert (trained.trainer.updates, trained.trainer.version) == (3, 3)
+    assert harness.client.versions[1].parent == harness.client.versions[0].digest
+    assert harness.client.versions[0].parent is None
+    origin = TrainingOrigin.read(Path(harness.client.versions[3].path))
+    assert (origin.updates, "sha256:other" in origin.lineage) == (3, False)
 
 
 @pytest.mark.parametrize("answer", ["publish_version", "batch_done", "latest_version"])
