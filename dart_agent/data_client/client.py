@@ -63,6 +63,7 @@ from dart_server.wire import Clock
 log = logging.getLogger(__name__)
 _Reply = TypeVar("_Reply", bound=BaseModel)
 _RESULTS = TypeAdapter(list[EpisodeResult])
+_PHASES = TypeAdapter(list[PhaseStatus])
 INITIAL_BACKOFF_S = 0.05
 MAX_BACKOFF_S = 2.0
 REQUEST_TIMEOUT_S = 60.0
@@ -245,6 +246,10 @@ class DataManagerClient:
     async def phase(self, name: str) -> PhaseStatus:
         """Progress of a phase."""
         return PhaseStatus.model_validate_json(await self._call("GET", f"/phases/{name}"))
+
+    async def active_phases(self) -> list[PhaseStatus]:
+        """Progress of the phases whose work is handed out, in the order in which they were started."""
+        return _PHASES.validate_json(await self._call("GET", "/phases"))
 
     async def stop_phase(self, name: str) -> PhaseStatus:
         """Hand out no more work of this phase; what runs now is still stored."""

@@ -337,6 +337,10 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
         await writer.notify()
         return view
 
+    @app.get("/phases")
+    async def active_phases() -> list[PhaseStatus]:
+        return await writer.run(manager.active_phases)
+
     @app.get("/phases/{name}")
     async def phase(name: str) -> PhaseStatus:
         return await writer.run(manager.phase, name)

@@ -372,6 +372,17 @@ class DataManager:
         with self._operation() as session:
             return self._phase_status(session, name)
 
+    def active_phases(self) -> list[PhaseStatus]:
+        """Read the progress of the phases whose rollouts are assigned.
+
+        Returns:
+            Their progress, in the order in which they were started.
+        """
+        with self._operation() as session:
+            phases = sorted(self._scheduler.state(session).phases.values(), key=lambda phase: phase.seq)
+            names = [phase.plan.name for phase in phases if phase.state == "active"]
+            return [self._phase_status(session, name) for name in names]
+
     def stop_phase(self, name: str) -> PhaseStatus:
         """Assign no more rollouts of a phase.
 

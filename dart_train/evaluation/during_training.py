@@ -2,11 +2,11 @@
 
 Role: every `eval.every_updates` updates or `eval.every_minutes` minutes, a phase of episodes on a share of the desktops, and a line of
 metrics with what it found.
-Rule: training waits for nothing here, and what is unfinished when it ends is stopped. With `eval.during_workers` one version plays an
-evaluation; what a killed process left of it is stopped, and so is one of which no episode ends for `limits.stall_minutes`. Otherwise
+Rule: training waits for nothing here. What is unfinished when it ends is stopped, and so is what a killed process left. With
+`eval.during_workers` one version plays an evaluation; one of which no episode ends for `limits.stall_minutes` is stopped. Otherwise
 inference workers go on to newer versions meanwhile, so that a line covers several versions, which it names; an episode that two versions
-wrote does not count. Infeasible tasks are apart. The weights of the best versions stay (`best_versions`). Non-goals: which phase gets a
-desktop (`dart_train.scheduling`), the choice of a checkpoint (`selection`).
+wrote does not count. Infeasible tasks are apart. The weights of the best versions stay (`best_versions`). A pause of the run ends nothing
+and counts as no wait. Non-goals: which phase gets a desktop (`dart_train.scheduling`), the choice of a checkpoint (`selection`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.data_client.wire import EpisodeResult
+from dart_agent.data_client.wire import EpisodeResult, PhaseSpec
 from dart_agent.metrics_file import MetricsReader, append_metrics
 from dart_envs.success import SUCCESS_AT
 from dart_server.wire import Clock
@@ -33,6 +33,7 @@ from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import pass_rate, success_rate
 from dart_train.run import phases
 from dart_train.run.decisions.waits import FIX, Stall
+from dart_train.run.pauses import Pauses
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,13 @@ LOOK_S = 1.0
 
 @contextlib.asynccontextmanager
 async def evaluated_during_training(
-    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, weights: Path, clock: Clock
+    client: DataManagerClient,
+    recipe: Recipe,
+    first_version: int,
+    metrics: Path,
+    weights: Path,
+    clock: Clock,
+    pauses: Pauses | None = None,
 ) -> AsyncIterator[None]:
     """Evaluate as long as the context lasts, where the recipe asks for it; the best versions are held from its beginning.
 
@@ -54,6 +61,7 @@ async def evaluated_during_training(
         metrics: File to which a line per evaluation is added.
         weights: Directory of published versions.
         clock: Clock of what is waited for.
+        pauses: How the run pauses; None: it never does.
 
     Yields:
         Nothing.
@@ -64,35 +72,19 @@ async def evaluated_during_training(
     lines = MetricsReader(metrics).read_new()
     evaluated = [line for line in _comparable(lines, recipe) if line.get("kind") == METRICS_KIND]
     with BestVersions(weights, recipe.eval.keep_best, evaluated) as best:
-        left = await client.held_version()
-        if left is not None:
-            await client.stop_phase(phases.during_training(recipe, left.version).name)
+        evaluations = _Evaluations(client, recipe, metrics, best, clock, pauses or Pauses(clock))
+        await evaluations.stop()
         if not recipe.eval.during_training:
             yield
             return
         try:
             async with asyncio.TaskGroup() as group:
-                evaluations = group.create_task(
-                    _evaluate_repeatedly(client, recipe, first_version, metrics, best, clock)
-                )
+                repeated = group.create_task(evaluations.repeat(first_version))
                 yield
-                evaluations.cancel()
+                repeated.cancel()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-
-
-async def _evaluate_repeatedly(
-    client: DataManagerClient, recipe: Recipe, first_version: int, metrics: Path, best: BestVersions, clock: Clock
-) -> None:
-    last, last_s = first_version, clock.monotonic()
-    while True:
-        newest = await client.latest_version()
-        if newest is not None and is_due(recipe.eval, last, newest.version, clock.monotonic() - last_s):
-            last, last_s = newest.version, clock.monotonic()
-            best.begin(newest)
-            await _evaluate_once(client, recipe, newest.version, metrics, best, clock)
-            best.end()
-        await clock.sleep(LOOK_S)
+        await evaluations.stop()
 
 
 def is_due(settings: EvalSection, last: int, newest: int, waited_s: float) -> bool:
@@ -112,43 +104,82 @@ def is_due(settings: EvalSection, last: int, newest: int, waited_s: float) -> bo
     return by_updates or by_time
 
 
-async def _evaluate_once(
-    client: DataManagerClient, recipe: Recipe, version: int, metrics: Path, best: BestVersions, clock: Clock
-) -> None:
-    evaluation = phases.during_training(recipe, version)
-    name = evaluation.name
-    view = await client.start_phase(evaluation)
-    if view.state != "active":  # weights that were lost in a crash had this number, and were evaluated
-        return
-    try:
-        minutes = recipe.limits.stall_minutes
-        stall = Stall(60 * minutes, clock.monotonic())
+class _Evaluations:
+    """The evaluations of one training, one after the other; those of an earlier process have the same names."""
+
+    def __init__(
+        self,
+        client: DataManagerClient,
+        recipe: Recipe,
+        metrics: Path,
+        best: BestVersions,
+        clock: Clock,
+        pauses: Pauses,
+    ) -> None:
+        self._client = client
+        self._recipe = recipe
+        self._metrics = metrics
+        self._best = best
+        self._clock = clock
+        self._pauses = pauses
+
+    async def stop(self) -> None:
+        """Stop what is played; nobody would read what it finds."""
+        for each in await self._pauses.ask(self._client.active_phases):
+            if phases.first_name(each.name) == phases.EVAL_DURING:
+                await self._stop(each.name)
+
+    async def repeat(self, first_version: int) -> None:
+        """Evaluate whenever it is due, until cancelled."""
+        last, last_s = first_version, self._clock.monotonic()
+        while True:
+            newest = await self._pauses.ask(self._client.latest_version)
+            waited_s = self._clock.monotonic() - last_s
+            if newest is not None and is_due(self._recipe.eval, last, newest.version, waited_s):
+                last, last_s = newest.version, self._clock.monotonic()
+                self._best.begin(newest)
+                await self._evaluate(phases.during_training(self._recipe, newest.version), newest.version)
+                self._best.end()
+            await self._clock.sleep(LOOK_S)
+
+    async def _evaluate(self, evaluation: PhaseSpec, version: int) -> None:
+        view = await self._pauses.ask(lambda: self._client.start_phase(evaluation))
+        if view.state != "active":  # weights that were lost in a crash had this number, and were evaluated
+            return
+        minutes = self._recipe.limits.stall_minutes
+        stall = Stall(60 * minutes, self._clock.monotonic())
         while view.state == "active":
-            await clock.sleep(LOOK_S)
-            view = await client.phase(name)
-            stalled = stall.is_stalled(clock.monotonic(), (view.done, view.failed, view.masked))
+            await self._clock.sleep(LOOK_S)
+            view = await self._pauses.ask(lambda: self._client.phase(evaluation.name))
+            now_s = self._clock.monotonic()
+            if self._pauses.reason is not None:
+                stall.since_s = now_s
+            stalled = stall.is_stalled(now_s, (view.done, view.failed, view.masked))
             if stalled and evaluation.sampling.version is not None:
-                log.warning("%s is stopped, none of its episodes ended for %g minutes: %s", name, minutes, FIX)
-                await client.stop_phase(name)
+                log.warning(
+                    "%s is stopped, none of its episodes ended for %g minutes: %s", evaluation.name, minutes, FIX
+                )
+                await self._stop(evaluation.name)
                 return
-    except asyncio.CancelledError:
-        await client.stop_phase(name)
-        raise
-    results = await client.results(name)
-    infeasible = phases.infeasible_tasks(recipe, (each.task_id for each in results))
-    line = describe_evaluation(results, recipe.reward.success_at, infeasible)
-    if line is not None:
-        found = {
-            "kind": METRICS_KIND,
-            "version": version,
-            "temperature": phases.during_temperature(recipe),
-            **line,
-        }
-        append_metrics(metrics, found)
-        best.rank(found)
-        alarm = find_reward_alarm(_comparable(MetricsReader(metrics).read_new(), recipe))
+        await self._tell(await self._pauses.ask(lambda: self._client.results(evaluation.name)), version)
+
+    async def _stop(self, name: str) -> None:
+        await self._pauses.ask(lambda: self._client.stop_phase(name))
+
+    async def _tell(self, results: Sequence[EpisodeResult], version: int) -> None:
+        """Write the line of an evaluation, and what the alarm says of it."""
+        recipe = self._recipe
+        infeasible = phases.infeasible_tasks(recipe, (each.task_id for each in results))
+        line = describe_evaluation(results, recipe.reward.success_at, infeasible)
+        if line is None:
+            return
+        found = {"kind": METRICS_KIND, "version": version, "temperature": phases.during_temperature(recipe), **line}
+        await self._pauses.write(lambda: append_metrics(self._metrics, found))
+        self._best.rank(found)
+        alarm = find_reward_alarm(_comparable(MetricsReader(self._metrics).read_new(), recipe))
         if alarm is not None:
-            append_metrics(metrics, alarm.as_line(clock.time()))
+            told = alarm.as_line(self._clock.time())
+            await self._pauses.write(lambda: append_metrics(self._metrics, told))
 
 
 def _comparable(lines: Sequence[dict[str, Any]], recipe: Recipe) -> list[dict[str, Any]]:

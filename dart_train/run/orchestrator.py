@@ -60,6 +60,7 @@ from dart_train.run.masked_episodes import (
     format_masked_fractions,
 )
 from dart_train.run.paths import RunPaths
+from dart_train.run.pauses import Pauses
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import begin_run_folder
 from dart_train.run.state import RunState
@@ -422,7 +423,13 @@ class Run:
             self.progress.note(f"train: goes on after update {updates}, version {before.version}")
         first_version = 0 if before is None else before.version
         async with evaluated_during_training(
-            self.client, self.recipe, first_version, self.paths.metrics, self.paths.weights, self.clock
+            self.client,
+            self.recipe,
+            first_version,
+            self.paths.metrics,
+            self.paths.weights,
+            self.clock,
+            self._pauses(),
         ):
             trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
             await self._show_progress_until_done(
@@ -465,8 +472,11 @@ class Run:
             self.clock,
             limit_s=60 * self.recipe.limits.stall_minutes,
             poll_s=POLL_S,
-            paused=lambda: self.disk.reason,
+            pauses=self._pauses(),
         )
+
+    def _pauses(self) -> Pauses:
+        return Pauses(self.clock, self.disk, self.progress.update, POLL_S)
 
     async def _baselines(self) -> None:
         for name, (kind, _) in phases.BASELINES.items():

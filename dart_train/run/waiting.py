@@ -10,11 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from typing import TypeVar
 
 from dart_agent.data_client.client import DataManagerClient, DataManagerError
 from dart_agent.data_client.wire import PhaseStatus
-from dart_agent.errors import StoreError, WorkerError
+from dart_agent.errors import WorkerError
 from dart_envs.clock import wait_first
 from dart_server.wire import Clock
 from dart_train.report.learning_signal import describe_learning_signal, since_start
@@ -24,10 +23,9 @@ from dart_train.run.decisions.waits import Stall, WaitCommand, WaitEvent, WaitSt
 from dart_train.run.launcher import Component
 from dart_train.run.masked_episodes import MaskedEpisodeGuard, format_versions
 from dart_train.run.paths import RunPaths
+from dart_train.run.pauses import Pauses
 from dart_train.run.progress import Progress
 from dart_train.warmup.config import WARM_START_KINDS
-
-T = TypeVar("T")
 
 
 class RunFailed(Exception):
@@ -63,7 +61,7 @@ class Waits:
         clock: Clock of limits and pauses.
         limit_s: How long nothing may happen, in seconds.
         poll_s: Seconds between two looks.
-        paused: Why the run pauses; None: it goes on. A pause counts as no wait, and a data manager that is away then is waited for.
+        pauses: How the run pauses; None: it never does. A pause counts as no wait, and a data manager that is away then is waited for.
     """
 
     def __init__(
@@ -76,10 +74,10 @@ class Waits:
         *,
         limit_s: float,
         poll_s: float,
-        paused: Callable[[], str | None] = lambda: None,
+        pauses: Pauses | None = None,
     ) -> None:
-        self._paused = paused
-        self._pause_seen = False
+        self._pauses = pauses or Pauses(clock)
+        self._repeated = 0
         self._client = client
         self._faults = faults
         self._progress = progress
@@ -239,7 +237,7 @@ class Waits:
         counted: Callable[[], Awaitable[WaitEvent]] | None = None,
     ) -> None:
         """Execute the commands of a wait until it is over."""
-        commands = deque(self._decide(state, await self._ask(look)))
+        commands = deque(self._decide(state, await self._pauses.ask(look)))
         while commands:
             command = commands.popleft()
             if isinstance(command, waits.ShowProgress):
@@ -247,49 +245,35 @@ class Waits:
             elif isinstance(command, waits.GiveAdvice):
                 self._progress.note(command.text)
             elif isinstance(command, waits.CheckFaults):
-                await self._ask(self._faults.check_if_due if command.due else self._faults.check)
+                await self._pauses.ask(self._faults.check_if_due if command.due else self._faults.check)
             elif isinstance(command, waits.AskFault):
-                stats = await self._ask(self._client.stats)
+                stats = await self._pauses.ask(self._client.stats)
                 commands.extend(self._decide(state, waits.FaultTold(stats.last_masked_cause)))
             elif isinstance(command, waits.ExplainWait):
                 assert explain is not None, "only a wait that is explained asks for it"
-                reason, advice = await self._ask(explain)
+                reason, advice = await self._pauses.ask(explain)
                 # before what follows: the last command of a look ends the wait, or looks again
                 commands.extendleft(reversed(self._decide(state, waits.WaitExplained(reason, advice, command.shown))))
             elif isinstance(command, waits.CountEpisodes):
                 assert counted is not None, "only a wait that is explained counts"
-                commands.extend(self._decide(state, await self._ask(counted)))
+                commands.extend(self._decide(state, await self._pauses.ask(counted)))
             elif isinstance(command, waits.LookAgain):
                 await pause()
-                commands.extend(self._decide(state, await self._ask(look)))
+                commands.extend(self._decide(state, await self._pauses.ask(look)))
             elif isinstance(command, waits.FailWait):
                 raise RunFailed(command.cause)
             else:
                 return
 
     def _decide(self, state: WaitState, event: WaitEvent) -> list[WaitCommand]:
-        reason = self._paused()
-        if reason is not None or self._pause_seen:
+        reason = self._pauses.reason
+        if reason is not None or self._repeated != self._pauses.repeated:
             waits.decide(state, waits.RunPaused(self._clock.monotonic()))
-            self._pause_seen = False
+            self._repeated = self._pauses.repeated
         if reason is None:
             return waits.decide(state, event)
         shown = [each for each in waits.decide(state, event) if not isinstance(each, waits.ShowProgress)]
         return [waits.ShowProgress(reason), *shown]
-
-    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a question; one that was asked while the run paused is asked again."""
-        while True:
-            paused = self._paused()
-            try:
-                return await call()
-            except StoreError:
-                paused = self._paused() or paused
-                if paused is None:
-                    raise
-                self._pause_seen = True
-                self._progress.update(paused)
-                await self._clock.sleep(self._poll_s)
 
     def _stall(self) -> Stall:
         return Stall(self._limit_s, self._clock.monotonic())

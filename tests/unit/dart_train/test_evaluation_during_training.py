@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from run_harness import RECIPE, FakeLauncher, RunHarness, untrained_then_trained
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import EpisodeResult, PhaseSpec, PhaseStatus, VersionRecord
 from dart_agent.errors import StoreError
-from dart_agent.metrics_file import append_metrics
+from dart_agent.metrics_file import MetricsReader, append_metrics
 from dart_agent.types import Purpose, WorkItem
 from dart_envs.clock import SystemClock
 from dart_envs.types import EndReason
@@ -26,6 +27,8 @@ from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluat
 from dart_train.evaluation.stored import chosen_version, validated_versions
 from dart_train.report.build import read_metrics
 from dart_train.run import phases
+from dart_train.run.disk import DiskGuard
+from dart_train.run.pauses import Pauses
 
 
 class NeverEndsError(Exception):
@@ -259,8 +262,8 @@ class EndedEvaluation:
     async def latest_version(self) -> VersionRecord:
         return VersionRecord(version=1, path="v1")
 
-    async def held_version(self) -> VersionRecord | None:
-        return None
+    async def active_phases(self) -> list[PhaseStatus]:
+        return []
 
     async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
         self.asked.set()
@@ -288,7 +291,7 @@ async def test_an_evaluation_of_lost_weights_is_not_taken_for_one_of_the_new_wei
 class UnreachableStore:
     """A data manager that does not answer."""
 
-    async def held_version(self) -> VersionRecord:
+    async def active_phases(self) -> list[PhaseStatus]:
         raise StoreError("the data manager does not answer")
 
 
@@ -319,16 +322,18 @@ class ManyLooks(SystemClock):
 
 
 class LeftEvaluation(EndedEvaluation):
-    """A data manager with an active evaluation of version 4, none of whose episodes ends."""
+    """A data manager in which training and an evaluation of version 4 are active; no episode ends."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.active = ["train", "eval-during-4"]
         self.stopped: list[str] = []
 
-    async def held_version(self) -> VersionRecord | None:
-        return None if self.stopped else VersionRecord(version=4, path="v4")
+    async def active_phases(self) -> list[PhaseStatus]:
+        return [await self.phase(name) for name in self.active]
 
     async def start_phase(self, spec: PhaseSpec) -> PhaseStatus:
+        self.active.append(spec.name)
         self.asked.set()
         return await self.phase(spec.name)
 
@@ -336,6 +341,7 @@ class LeftEvaluation(EndedEvaluation):
         return PhaseStatus.model_construct(name=name, state="active", done=0, failed=0, masked=0)
 
     async def stop_phase(self, name: str) -> None:
+        self.active.remove(name)
         self.stopped.append(name)
 
 
@@ -354,7 +360,6 @@ async def test_an_evaluation_whose_version_no_worker_holds_is_stopped(
 ) -> None:
     monkeypatch.setattr(during_training, "LOOK_S", 0.01)
     manager, ends = LeftEvaluation(), asyncio.Event()
-    manager.stopped.append("one that was left")
     recipe = Recipe.model_validate(
         RECIPE
         | {
@@ -369,3 +374,76 @@ async def test_an_evaluation_whose_version_no_worker_holds_is_stopped(
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ends.wait(), 1.0)
         assert ("eval-during-1" in manager.stopped) is bool(during_workers)
+    assert manager.stopped == ["eval-during-4", "eval-during-1"], "at the end of training"
+
+
+class HourlyClock(SystemClock):
+    """Moves by an hour whenever somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.now_s += 3600
+        await asyncio.sleep(0)
+
+
+class PausedDisk:
+    """A disk that is full from the beginning to the first file."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = "paused: no space"
+        self.written = asyncio.Event()
+
+    async def until_written(self, write: Callable[[], None]) -> None:
+        self.reason = None
+        write()
+        self.written.set()
+
+
+class AwayDuringPause(LeftEvaluation):
+    """A data manager that does not answer at first, and whose evaluation makes no progress for long."""
+
+    def __init__(self, disk: PausedDisk) -> None:
+        super().__init__()
+        self.active = []
+        self.looks = 0
+        self._disk = disk
+
+    async def phase(self, name: str) -> PhaseStatus:
+        self.looks += 1
+        if self.looks in {2, 3}:
+            raise StoreError("the data manager does not answer")
+        if self.looks < 6:
+            return await super().phase(name)
+        self.active.clear()
+        return PhaseStatus.model_construct(name=name, state="done", done=1, failed=0, masked=0)
+
+    async def results(self, name: str) -> list[EpisodeResult]:
+        return [episode(0, 1.0, (1, 1)).model_copy(update={"task_id": "basics/press_nth/0000", "family": "press_nth"})]
+
+
+async def test_a_pause_ends_no_evaluation(tmp_path: Path) -> None:
+    """It asks again, does not count the time, and writes its line through the disk's guard."""
+    clock, disk, lines = HourlyClock(), PausedDisk(), tmp_path / "metrics.jsonl"
+    manager = AwayDuringPause(disk)
+    recipe = Recipe.model_validate(
+        RECIPE | {"eval": DURING | {"during_workers": 1}, "inference": {"workers": 2}, "limits": {"stall_minutes": 1}}
+    )
+    pauses = Pauses(clock, cast("DiskGuard", disk))
+    async with evaluated_during_training(cast("DataManagerClient", manager), recipe, 0, lines, tmp_path, clock, pauses):
+        await asyncio.wait_for(disk.written.wait(), 30)
+    assert manager.stopped == []
+    assert pauses.repeated == 2
+    assert [line["success"] for line in MetricsReader(lines).read_new()] == [1.0]
+
+
+async def test_without_a_pause_an_unreachable_data_manager_is_no_wait() -> None:
+    async def ask() -> None:
+        raise StoreError("the data manager does not answer")
+
+    with pytest.raises(StoreError):
+        await Pauses(SystemClock()).ask(ask)

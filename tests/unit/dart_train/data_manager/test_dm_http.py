@@ -148,6 +148,18 @@ async def test_a_waiting_worker_gets_work_the_moment_there_is_some(harness: Data
         assert item.phase == "train"
 
 
+async def test_phases_that_are_active_are_listed_until_they_are_stopped(harness: DataManagerHarness) -> None:
+    async with client_of(harness) as client:
+        assert await client.active_phases() == []
+        await client.start_phase(TRAIN)
+        other = TRAIN.model_copy(update={"name": "another"})
+        await client.start_phase(other)
+        assert [view.name for view in await client.active_phases()] == ["train", "another"]
+        await client.stop_phase("train")
+        (left,) = await client.active_phases()
+        assert left == await client.phase("another")
+
+
 async def test_versions_are_kept_by_number(harness: DataManagerHarness) -> None:
     async with client_of(harness) as client:
         assert await client.latest_version() is None
