@@ -9,7 +9,7 @@ refuses in one sentence; results of other settings are never mixed. Non-goals: t
     `limits`, `eval.min_gain_points`  at any time: they change no result
     EXECUTION                         at any time: they say with how much memory and on which devices the same is computed, how often a
                                       checkpoint is written, and when training is looked at
-    `eval.test_episodes`              at any time: the test follows everything else
+    `eval.test_episodes`              until the evaluation after training, which comes before the test, is finished; later if it was 0
     `tracking`                        at any time: it copies the metrics
     `data.listen`, `.url`             at any time, with `data.insecure_plain_http`
 """
@@ -76,9 +76,9 @@ def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:
         paths: The run folder.
 
     Raises:
-        RecipeError: The folder has another format, its results belong to other settings (the sentence names them), or a finished run
-            would be extended by one limit of training while the other one holds, or a database that is new to the folder holds another
-            run.
+        RecipeError: The folder has another format, its results belong to other settings (the sentence names them), a finished run would be
+            extended by one limit of training while the other one holds, its test has begun with another number of episodes, or a database
+            that is new to the folder holds another run.
     """
     check_run_format(paths)
     changes = _changes(recipe, paths)
@@ -95,8 +95,15 @@ def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:
             f"{paths.root} holds a run with other settings, {told}: continue it with its own recipe, start a new run with --name, or "
             "delete the folder; only train.updates and train.max_minutes can be raised"
         )
-    if TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes):
+    extended = TRAIN in state.stages_s and any(name in EXTENSIONS for name in changes)
+    if extended:
         _check_extension(recipe, paths)
+    before, _ = changes.get("eval.test_episodes", (0, 0))
+    if before and EVAL_AFTER in state.stages_s and not extended:
+        raise RecipeError(
+            f"eval.test_episodes: the test of {paths.root} has begun with {before} episodes: keep that number; for another test of the "
+            f"finished run, use dart-train eval {paths.root} --split test --episodes N --again"
+        )
 
 
 def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:

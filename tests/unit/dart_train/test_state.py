@@ -22,7 +22,13 @@ from dart_train.run.state import RunState
 from dart_train.trainer.checkpoint import CheckpointStore
 
 
-def recipe(*, train: dict[str, object] | None = None, limits: dict[str, object] | None = None, **run: object) -> Recipe:
+def recipe(
+    *,
+    train: dict[str, object] | None = None,
+    limits: dict[str, object] | None = None,
+    eval: dict[str, object] | None = None,
+    **run: object,
+) -> Recipe:
     return Recipe.model_validate(
         {
             "run": {"name": "r", **run},
@@ -30,6 +36,7 @@ def recipe(*, train: dict[str, object] | None = None, limits: dict[str, object] 
             "model": {"preset": "tiny"},
             "train": train or {},
             "limits": limits or {},
+            "eval": eval or {},
         }
     )
 
@@ -139,6 +146,21 @@ def test_an_extension_evaluates_anew_what_the_policy_of_before_had_begun(tmp_pat
     state = open_run_directory(recipe(train={"updates": 4}), paths)
     assert state.phase_name("eval-after") == "eval-after-2"
     assert state.unfinished_s == {"train": 1.0}
+
+
+def test_a_test_that_has_begun_keeps_its_number_of_episodes(tmp_path: Path) -> None:
+    """What began it may have been killed, so that the files do not tell; a run without a test may still get one."""
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos", "train", train={"updates": 2}, eval={"test_episodes": 8})
+    open_run_directory(recipe(train={"updates": 2}, eval={"test_episodes": 9}), paths)
+    finish(paths, "demos", "train", "eval-after", train={"updates": 2}, eval={"test_episodes": 9})
+    for other in (0, 8):
+        with pytest.raises(RecipeError, match=r"has begun with 9 episodes: keep that number.* --split test .*--again"):
+            check_run_folder(recipe(train={"updates": 2}, eval={"test_episodes": other}), paths)
+    check_run_folder(recipe(train={"updates": 3}, eval={"test_episodes": 8}), paths)
+    untested = RunPaths(tmp_path / "s")
+    finish(untested, "demos", "train", "eval-after", train={"updates": 2}, eval={"test_episodes": 0})
+    check_run_folder(recipe(train={"updates": 2}, eval={"test_episodes": 8}), untested)
 
 
 def test_a_process_that_is_killed_loses_no_time_of_those_before_it(tmp_path: Path) -> None:
