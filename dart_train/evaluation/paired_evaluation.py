@@ -29,7 +29,7 @@ EvalItem = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Success before and after, and the gain with its paired 95 % interval.
+    """Mean reward before and after, and the gain with its paired 95 % interval.
 
     Attributes:
         episodes: Number of paired episodes.
@@ -71,11 +71,18 @@ class PairedEvaluation:
         overall: The gain over all families.
         families: The gain by family.
         unpaired: Items without a reward in one of the evaluations.
+        partial: Whether there is a reward between 0 and 1. The percentages are then mean rewards, and not shares of solved episodes.
     """
 
     overall: Gain
     families: Mapping[str, Gain]
     unpaired: int
+    partial: bool = False
+
+    @property
+    def measure(self) -> str:
+        """What the percentages are."""
+        return "mean reward" if self.partial else "success"
 
     def learned(self, min_gain_points: float) -> bool:
         """Decide whether the policy learned.
@@ -121,6 +128,7 @@ def compare_evaluations(
             for name in families
         },
         unpaired=len(items) - len(pairs),
+        partial=any(reward not in (0.0, 1.0) for pair in pairs.values() for reward in pair),
     )
 
 

@@ -97,7 +97,7 @@ def conclusion(
         return "No evaluation item has a reward both before and after training."
     gain = evaluation.overall
     numbers = (
-        f"{gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
+        f"{evaluation.measure} {gain.before_percent:.1f} % → {gain.after_percent:.1f} % on {gain.episodes} validation episodes "
         f"({gain.gain_points:+.1f} points, {gain.describe_interval()})"
     )
     if evaluation.learned(min_gain_points):

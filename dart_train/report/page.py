@@ -184,7 +184,7 @@ class RunReport:
         paired_infeasible: That on infeasible tasks, which are in no other rate; None where no item has a reward in both.
         conclusion: One sentence: whether the policy learned.
         untrained: Success on the validation split where the run trains nothing; empty where it trains.
-        baselines: Success in percent of the random and of the blank-screenshot policy on feasible tasks, by name.
+        baselines: Mean reward in percent of the random and of the blank-screenshot policy on feasible tasks, by name.
         test: Success on the test split, as in an evaluation of a stored version; empty where there was no test.
         test_number: How often the test split was evaluated in this run, by `dart-train eval`, too; 0 without a test of the run itself.
         stages_s: Seconds per finished stage.

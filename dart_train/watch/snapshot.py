@@ -162,7 +162,7 @@ def take_snapshot(
         answered=stats is not None,
         stages_s=dict(state.stages_s),
         stage=stage,
-        updates=max((int(line.get("version", 0)) for line in all_updates), default=0),
+        updates=_made(all_updates),
         wanted_updates=recipe.train.updates,
         remaining_s=_remaining_s(recipe, all_updates, trained_s) if running and stage == TRAIN else None,
         warmup=_figures([line for line in lines if line.get("kind") in WARM_START_KINDS])
@@ -191,6 +191,12 @@ def take_snapshot(
     )
 
 
+def _made(updates: Sequence[Mapping[str, Any]]) -> int:
+    """Train steps in the newest weights; after a trainer went on from an older checkpoint, versions are more."""
+    newest = updates[-1] if updates else {}
+    return int(newest.get("update", newest.get("version", 0)))
+
+
 def _alarm(lines: Sequence[Mapping[str, Any]]) -> str | None:
     """The alarm that followed the newest evaluation at once."""
     told = [line for line in lines if line.get("kind") in ("evaluation", ALARM_KIND)]
@@ -216,8 +222,7 @@ def _remaining_s(recipe: Recipe, updates: Sequence[Mapping[str, Any]], trained_s
     latest = [_time_s(line) for line in updates[-PACE_UPDATES - 1 :]]
     if len(latest) < 2:
         return None
-    made = max(int(line.get("version", 0)) for line in updates)
-    by_updates_s = max(0, recipe.train.updates - made) * (latest[-1] - latest[0]) / (len(latest) - 1)
+    by_updates_s = max(0, recipe.train.updates - _made(updates)) * (latest[-1] - latest[0]) / (len(latest) - 1)
     return min(by_updates_s, max(0.0, 60 * recipe.train.max_minutes - trained_s))
 
 

@@ -81,7 +81,7 @@ async def test_a_policy_that_learned_to_say_fail_has_not_learned(
     assert (paired.overall.episodes, paired.overall.gain_points) == (2, -100.0)
     assert set(paired.families) == set(FEASIBLE)
     report = await report_of(harness)
-    assert report.conclusion.startswith("The policy did not learn: 100.0 % → 0.0 % on 2 validation episodes")
+    assert report.conclusion.startswith("The policy did not learn: success 100.0 % → 0.0 % on 2 validation episodes")
     assert set(report.baselines.values()) == {0.0}
     apart = report.paired_infeasible
     assert apart is not None

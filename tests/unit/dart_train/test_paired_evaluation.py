@@ -23,6 +23,14 @@ def test_partial_rewards_have_the_interval_of_the_normal_approximation() -> None
     assert (result.gain_lower_points, result.gain_upper_points) == pytest.approx((25 - half, 25 + half), abs=1e-3)
 
 
+def test_means_of_partial_rewards_are_not_called_success() -> None:
+    first = {("basics/a/0000", 0): 0.0, ("basics/a/0001", 0): 1.0}
+    whole, partial = compare_evaluations(first, first), compare_evaluations(first, {**first, ("basics/a/0000", 0): 0.5})
+    assert whole is not None
+    assert partial is not None
+    assert (whole.measure, partial.measure) == ("success", "mean reward")
+
+
 def test_partial_rewards_of_which_few_changed_have_no_interval() -> None:
     few = gain([(0.0, 0.5)] * 9 + [(0.5, 0.5)] * 21)
     assert few.gain_points == pytest.approx(15.0)

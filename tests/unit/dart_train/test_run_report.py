@@ -78,7 +78,7 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     await harness.run()
     report = await report_of(harness)
     assert report.name == "small"
-    assert report.conclusion.startswith("The policy learned: 0.0 % → 100.0 % on 6 validation episodes")
+    assert report.conclusion.startswith("The policy learned: success 0.0 % → 100.0 % on 6 validation episodes")
     assert report.paired_evaluation is not None
     assert set(report.paired_evaluation.families) == {"press_nth", "tick_nth"}
     assert report.baselines == {"random policy": 0.0, "blank screenshot": 0.0}

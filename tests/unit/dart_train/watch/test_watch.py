@@ -122,6 +122,15 @@ def test_success_is_that_of_the_latest_minutes_beside_the_minutes_before() -> No
     assert (families["tick_nth"].episodes, families["tick_nth"].success, families["tick_nth"].before) == (1, 1.0, None)
 
 
+def test_versions_that_were_trained_again_are_no_further_updates() -> None:
+    """A trainer that was killed went on from update 2: its versions are new ones, its updates are not."""
+    made = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 3), (6, 4)]
+    lines = [update(NOW_S - 60 * (6 - version), version) | {"update": number} for version, number in made]
+    snapshot = snapshot_of(lines)
+    assert snapshot.updates == 4
+    assert snapshot.remaining_s == pytest.approx(60 * (snapshot.wanted_updates - 4))
+
+
 def test_progress_and_the_time_that_is_left_follow_the_pace_of_the_updates() -> None:
     snapshot = snapshot_of([update(NOW_S - 60 * (5 - version), version) for version in range(1, 6)])
     assert (snapshot.stage, snapshot.updates, snapshot.wanted_updates, snapshot.remaining_s) == (
