@@ -12,7 +12,7 @@ go, so that an episode's memory does not grow with its length. Non-goals: wordin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,12 +80,12 @@ class History:
 
     @property
     def first_turn(self) -> int:
-        """Number of turns that are shown no more; saved with an episode (`drop_before`)."""
+        """Number of turns that are shown no more; saved with an episode (`restore`)."""
         return self._first_turn
 
     @property
     def first_screen(self) -> int:
-        """Index of the first turn whose screenshot is shown; saved with an episode (`drop_before`)."""
+        """Index of the first turn whose screenshot is shown; saved with an episode (`restore`)."""
         return self._first_screen
 
     @property
@@ -95,25 +95,49 @@ class History:
             return ()
         return tuple(self._summarise(turn.text) for turn in self._turns[: self._first_turn])
 
+    def restore(self, turns: Iterable[Turn], first_turn: int, first_screen: int) -> None:
+        """Take over the turns of a saved episode in place of those that are here; nothing else is dropped than what was.
+
+        Args:
+            turns: Every finished turn, oldest first; those whose screenshots are not shown need no image.
+            first_turn: Number of turns that are shown no more.
+            first_screen: Index of the first turn whose screenshot is shown.
+        """
+        self._turns = list(turns)
+        self._first_turn = self._first_screen = 0
+        self._drop_before(first_turn, first_screen)
+
+    def restore_shown(self, turns: Iterable[Turn], images: int) -> None:
+        """Take over the turns that an earlier prompt was built from, as that prompt showed them.
+
+        Args:
+            turns: Every turn that was finished then, oldest first; those whose screenshots were shown have their image.
+            images: How many of these screenshots it showed: the last ones.
+        """
+        earlier = list(turns)
+        first = len(earlier) - images
+        # Turns that are dropped are dropped with their screenshots, and no policy drops both turns and, for itself, screenshots.
+        self.restore(earlier, first if self.settings.shrinks else 0, first)
+
     def add(self, image: RgbImage | None, text: str) -> None:
         """One more step is finished; its image may be missing where no prompt can show it any more."""
         self._turns.append(Turn(image, text))
         settings, count = self.settings, len(self._turns)
         if settings.policy == "screens" and count - self._first_screen >= settings.keep:
             # The coming screen is one of those that are shown.
-            self.drop_before(self._first_turn, count - settings.keep + settings.drop)
+            self._drop_before(self._first_turn, count - settings.keep + settings.drop)
         elif settings.policy in ("window", "summary") and count - self._first_turn > settings.keep:
-            self.drop_before(count - settings.keep + settings.drop - 1, self._first_screen)
+            self._drop_before(count - settings.keep + settings.drop - 1, self._first_screen)
 
     def shrink(self) -> bool:
         """Drop the older half of the turns, because the context is full. False: this policy drops none, or there is none to drop."""
         shown = len(self._turns) - self._first_turn
         if not self.settings.shrinks or not shown:
             return False
-        self.drop_before(self._first_turn + (shown + 1) // 2, self._first_screen)
+        self._drop_before(self._first_turn + (shown + 1) // 2, self._first_screen)
         return True
 
-    def drop_before(self, first_turn: int, first_screen: int) -> None:
+    def _drop_before(self, first_turn: int, first_screen: int) -> None:
         """Show neither turns before `first_turn` nor screenshots before `first_screen`."""
         count = len(self._turns)
         self._first_turn = max(self._first_turn, min(first_turn, count))

@@ -104,7 +104,7 @@ class ResumedEpisode:
     Attributes:
         saved: What is stored of it.
         observation: What its desktop shows.
-        images: Model-input images that its coming prompts may show, by hash.
+        images: Model-input images of its last prompt, by hash; its coming prompts show no others of its stored steps.
     """
 
     saved: SavedEpisode

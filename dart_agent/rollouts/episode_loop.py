@@ -21,6 +21,7 @@ from typing import Any
 from dart_agent.errors import PolicyUnavailableError, PromptTooLongError
 from dart_agent.prompts.builder import Prompt, PromptBuilder
 from dart_agent.prompts.exact_prefix import continues
+from dart_agent.prompts.history import Turn
 from dart_agent.rewards.evaluator import EvaluatorReward
 from dart_agent.rewards.source import EndedEpisode, RewardSource, reward_episode
 from dart_agent.rollouts.episode import (
@@ -276,14 +277,16 @@ class _EpisodeRecorder:
         self.limits.use = LimitUse(state.tokens, state.repeats, state.last_action, state.screens)
         self.started_at_s, self.elapsed_before_s, self.reset_s = state.started_at_s, state.elapsed_s, state.reset_s
         self.outage_s = state.outage_s
-        for step in resumed.saved.steps_S:
-            height, width = step.image_hw[-1]
-            self.messages = self.builder.messages(instruction, self.history, (width, height))
-            present = step.image_sha256[-1]
-            self.hashes.append(present)
-            self.steps.append(step)
-            self.history.add(resumed.images.get(present), step.text)
-        self.history.drop_before(state.first_turn, state.first_screen)
+        self.steps = list(resumed.saved.steps_S)
+        self.hashes = [step.image_sha256[-1] for step in self.steps]
+        turns = [
+            Turn(resumed.images.get(sha256), step.text) for sha256, step in zip(self.hashes, self.steps, strict=True)
+        ]
+        last = self.steps[-1]
+        height, width = last.image_hw[-1]
+        self.history.restore_shown(turns[:-1], len(last.image_sha256) - 1)
+        self.messages = self.builder.messages(instruction, self.history, (width, height))
+        self.history.restore(turns, state.first_turn, state.first_screen)
 
     def state(self) -> EpisodeState:
         """What another process needs beside the steps; the desktop is not in it."""

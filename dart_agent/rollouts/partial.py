@@ -103,7 +103,7 @@ class PartialRollouts:
         if state.desktop.snapshot_id is None and self.marks.found(item.rollout_id, len(steps)):
             return f"the worker died while the action of step {len(steps)} was under way"
         try:
-            images = await asyncio.to_thread(self._shown_images, steps, state.first_screen)
+            images = await asyncio.to_thread(self._shown_images, steps)
             observation = await env.resume(task, state.desktop.to_value())
         except (DartEnvError, StoreError) as error:
             return f"{type(error).__name__}: {error}"
@@ -118,6 +118,6 @@ class PartialRollouts:
             self.marks.clear(item.rollout_id, len(steps))
         return ResumedEpisode(saved, observation, images)
 
-    def _shown_images(self, steps: Sequence[StepRecord], first_screen: int) -> dict[str, RgbImage]:
-        wanted = {step.image_sha256[-1] for step in steps[first_screen:] if step.image_sha256}
-        return {sha256: self.images.get(sha256) for sha256 in wanted}
+    def _shown_images(self, steps: Sequence[StepRecord]) -> dict[str, RgbImage]:
+        """The images of the last prompt; the coming one shows some of them, and no others of these steps."""
+        return {sha256: self.images.get(sha256) for sha256 in set(steps[-1].image_sha256)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.prompts.history import History, HistoryPolicy, HistorySettings
+from dart_agent.prompts.history import History, HistoryPolicy, HistorySettings, Turn
 from dart_envs.types import Observation, RgbImage
 
 
@@ -63,15 +66,39 @@ def test_a_full_context_halves_a_window_and_leaves_the_others() -> None:
     assert not filled(3, "screens", keep=3).shrink()
 
 
-@pytest.mark.parametrize("policy", ["full", "screens", "window", "summary"])
-def test_a_history_is_rebuilt_from_what_is_saved(policy: HistoryPolicy) -> None:
-    history = filled(6, policy, keep=3)
-    history.shrink()
-    again = History(history.settings, summarise=str.upper)
-    for number in range(6):
-        again.add(screen(number) if number >= history.first_screen else None, f"answer {number}")
-    again.drop_before(history.first_turn, history.first_screen)
-    assert (shown(again), again.summary) == (shown(history), history.summary)
+def state(history: History) -> tuple[list[tuple[int | None, int]], tuple[str, ...], int, int]:
+    return shown(history), history.summary, history.first_turn, history.first_screen
+
+
+@given(
+    policy=st.sampled_from(get_args(HistoryPolicy)),
+    keep=st.integers(1, 9),
+    drop=st.integers(1, 9),
+    shrinks=st.lists(st.integers(0, 3), min_size=1, max_size=24),
+    data=st.data(),
+)
+def test_a_history_is_rebuilt_from_what_is_saved(
+    policy: HistoryPolicy, keep: int, drop: int, shrinks: list[int], data: st.DataObject
+) -> None:
+    """shrinks: how often each prompt was too long."""
+    history = filled(0, policy, keep, drop)
+    saved_at = data.draw(st.integers(0, len(shrinks) - 1), label="saved after turn")
+    again = filled(0, policy, keep, drop)
+    for number, times in enumerate(shrinks):
+        for _ in range(times):
+            shrunk = history.shrink()
+            assert number <= saved_at or again.shrink() == shrunk
+        prompt, images = state(history), sum(turn.image is not None for turn in history.turns)
+        history.add(screen(number), f"answer {number}")
+        if number > saved_at:
+            again.add(screen(number), f"answer {number}")
+            assert state(again) == state(history)
+        elif number == saved_at:
+            turns = [Turn(screen(at), f"answer {at}") for at in range(number + 1)]
+            again.restore_shown(turns[:-1], images)
+            assert state(again) == prompt
+            again.restore(turns, history.first_turn, history.first_screen)
+            assert state(again) == state(history)
 
 
 def test_the_summary_stands_behind_the_instruction() -> None:
