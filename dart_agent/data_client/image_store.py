@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from dart_agent.errors import StoreError
+from dart_agent.errors import StoreError, StoreUnavailableError
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.hashing import image_sha256
 from dart_envs.types import RgbImage
@@ -35,6 +35,10 @@ REFRESH_S = 1800.0
 
 class BlobError(StoreError):
     """A blob is missing or does not hold what its name says."""
+
+
+class BlobUnreadableError(BlobError, StoreUnavailableError):
+    """A blob is there, and the file system does not give its content now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class ImageStore:
         except FileNotFoundError:
             raise BlobError(f"image {sha256} is not in {self.root}") from None
         except OSError as error:
-            raise BlobError(f"image {path} cannot be read: {error}") from error
+            raise BlobUnreadableError(f"image {path} cannot be read: {error}") from error
         return decode_png(content, sha256, str(path))
 
     def missing(self, hashes: Iterable[str]) -> list[str]:

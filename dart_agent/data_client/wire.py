@@ -143,6 +143,11 @@ class ParkRequest(DataManagerModel):
     rollout_id: str
     assignment: str
     state: EpisodeState
+    failed_start: str | None = Field(
+        default=None,
+        max_length=500,
+        description="why it could not be continued, which uses up an attempt; None: it was",
+    )
 
 
 class ResumeRequest(DataManagerModel):

@@ -37,8 +37,11 @@ class PartialWorkSource(WorkSource, Protocol):
         """Store a finished trajectory whose first `stored_steps` steps are stored, and images that are not."""
         ...
 
-    async def park(self, item: WorkItem, state: EpisodeState) -> None:
-        """Leave an unfinished rollout to whoever is assigned it next."""
+    async def park(self, item: WorkItem, state: EpisodeState, *, failed_start: str | None = None) -> None:
+        """Leave an unfinished rollout to whoever is assigned it next.
+
+        failed_start: why it could not be continued now, which uses up an attempt; None: it was stopped at a step.
+        """
         ...
 
     async def saved_episode(self, rollout_id: str) -> SavedEpisode | None:

@@ -2,7 +2,8 @@
 
 Role: `PartialRollouts` gives each rollout its journal, and the episode where one can be continued. Rule: an episode is continued only
 where it is known that the desktop is as the last stored step left it; otherwise its steps are dropped and it begins anew, with the cause on
-record. Non-goals: which unfinished rollout comes next (the data manager), playing (`dart_agent.rollouts.episode_loop`).
+record. An error that says nothing about that desktop drops nothing: the rollout is put back. Non-goals: which unfinished rollout comes next
+(the data manager), playing (`dart_agent.rollouts.episode_loop`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,59 @@ from dataclasses import dataclass
 from typing import cast
 
 from dart_agent.data_client.image_store import BlobStorage
-from dart_agent.errors import StoreError
+from dart_agent.errors import StoreError, StoreUnavailableError
 from dart_agent.rollouts.episode import EpisodeSettings, ResumedEpisode
-from dart_agent.rollouts.episode_state import KeptDesktop, SavedEpisode
+from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource, ResumableEnv, StepJournal, last_segment
 from dart_agent.types import StepRecord, WorkItem
-from dart_envs.errors import DartEnvError
+from dart_envs.envs.parking import RESET_CODE
+from dart_envs.errors import DartEnvError, FarmError, HostFaultError
 from dart_envs.types import RgbImage, TaskLike
+from dart_server.wire import ErrorCode
 
 logger = logging.getLogger(__name__)
+
+DESKTOP_GONE_CODES = frozenset(
+    {
+        ErrorCode.NOT_FOUND.value,
+        ErrorCode.SNAPSHOT_MISSING.value,
+        ErrorCode.SNAPSHOT_BROKEN.value,
+        ErrorCode.CAPABILITY_MISSING.value,
+        ErrorCode.INVALID.value,
+        RESET_CODE,
+    }
+)
+"""Codes of refusals that stay as they are: the lease or the snapshot is gone, or this farm can never take it up."""
+
+
+class EpisodePostponed(Exception):
+    """An unfinished rollout could not be taken up now, for a cause that says nothing about its desktop.
+
+    Args:
+        state: The episode after its last stored step.
+        cause: What failed.
+    """
+
+    def __init__(self, state: EpisodeState, cause: Exception) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.state = state
+
+
+def is_desktop_gone(error: DartEnvError | StoreError) -> bool:
+    """Say what an error means for an unfinished rollout whose desktop could not be taken up.
+
+    Args:
+        error: The error.
+
+    Returns:
+        True where its desktop, or an image of it, is gone; False where the same may go well later: the farm, its host or the storage is
+        away, busy or full, or the key is refused.
+    """
+    if isinstance(error, StoreError):
+        return not isinstance(error, StoreUnavailableError)
+    if isinstance(error, FarmError):
+        return error.code in DESKTOP_GONE_CODES
+    return not isinstance(error, HostFaultError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +113,7 @@ class PartialRollouts:
             The episode where it is continued, None where it begins; and the journal of its steps.
 
         Raises:
+            EpisodePostponed: It is to be continued, and its desktop cannot be taken up now (`put_back`).
             StoreError: The data manager cannot be reached.
         """
         resumable = cast(ResumableEnv, env)
@@ -84,6 +130,20 @@ class PartialRollouts:
             await self.source.restart(item, resumed)
             self.marks.clear(item.rollout_id, item.stored_steps)
         return None, self._journal(resumable, item, None)
+
+    async def put_back(self, item: WorkItem, postponed: EpisodePostponed) -> None:
+        """Leave a rollout that could not be taken up to whoever is assigned it next, with its steps; it has used up an attempt.
+
+        Args:
+            item: The rollout.
+            postponed: Why.
+
+        Raises:
+            StoreError: The data manager cannot be reached, or refused.
+        """
+        # No action was under way, and nobody has used its desktop since: any worker may continue it.
+        state = postponed.state.model_copy(update={"parked": True})
+        await self.source.park(item, state, failed_start=str(postponed))
 
     def _journal(self, env: ResumableEnv, item: WorkItem, saved: SavedEpisode | None) -> StepJournal:
         segment = 0 if saved is None else last_segment(saved.steps_S)
@@ -106,6 +166,8 @@ class PartialRollouts:
             images = await asyncio.to_thread(self._shown_images, steps)
             observation = await env.resume(task, state.desktop.to_value())
         except (DartEnvError, StoreError) as error:
+            if not is_desktop_gone(error):
+                raise EpisodePostponed(state, error) from error
             return f"{type(error).__name__}: {error}"
         if state.desktop.snapshot_id is None:
             # From now on this desktop may be changed: whoever comes next must ask this worker's marks.

@@ -51,7 +51,7 @@ from dart_agent.rollouts.episode_report import (
 )
 from dart_agent.rollouts.journal import ActionMarks, StepJournal, StopSignal
 from dart_agent.rollouts.limits import FamilyLimits
-from dart_agent.rollouts.partial import PartialRollouts
+from dart_agent.rollouts.partial import EpisodePostponed, PartialRollouts
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
 from dart_agent.rollouts.rejected import RejectedTrajectories
 from dart_agent.rollouts.upkeep import keep_alive, lease_labels, release_former_leases
@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FAILED_START_DELAY_S = 1.0
+"""Pause of a slot whose rollout could not start; an unfinished one is put back after it."""
 
 
 class RolloutWorker:
@@ -212,6 +213,10 @@ class RolloutWorker:
             await self._abandon(played, f"{type(error).__name__}: {error}")
             await self._clock.sleep(FAILED_START_DELAY_S)
             return None
+        except EpisodePostponed as postponed:
+            logger.warning("%s (%s) could not be continued yet: %s", item.rollout_id, item.task_id, postponed)
+            await self._put_back(played, postponed)
+            return None
         except StoreRefusedError as error:
             await self._abandon(played, f"not stored: {error}")
             self._rejected.count(error)
@@ -326,7 +331,23 @@ class RolloutWorker:
         A worker that goes on must not keep it: its heartbeats would extend the assignment for ever. To one that ends nothing is raised.
         """
         played.give_back(cause)
-        giving_back = self._source.abandon(played.item, cause, uses_attempt=uses_attempt)
+        await self._give_back(self._source.abandon(played.item, cause, uses_attempt=uses_attempt), ends=ends)
+
+    async def _put_back(self, played: PlayedItem, postponed: EpisodePostponed) -> None:
+        """Leave a rollout that could not be taken up, with its steps, to whoever asks after a pause."""
+        assert self._partial is not None
+        ends = True
+        try:
+            try:
+                await self._clock.sleep(FAILED_START_DELAY_S)
+                ends = False
+            finally:
+                await self._give_back(self._partial.put_back(played.item, postponed), ends=ends)
+        except StoreRefusedError as error:
+            await self._abandon(played, f"{postponed}; it could not be put back: {error}")
+
+    async def _give_back(self, giving_back: Awaitable[None], *, ends: bool) -> None:
+        """Wait until the data manager has a rollout back; where the worker ends, for a short time, and nothing is raised."""
         if not ends:
             await giving_back
             return

@@ -18,6 +18,9 @@ from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.types import Observation, TaskLike
 from dart_server.wire import DesktopShape
 
+RESET_CODE = "conflict"
+"""Code of the `FarmError` for a kept lease whose desktop was reset for another episode."""
+
 
 @dataclass(frozen=True, slots=True)
 class ParkedDesktop:
@@ -121,7 +124,7 @@ async def resume_lease(
         if isinstance(seen, SupportsDetach):
             await seen.detach()
         if seen.desktop_id != parked.desktop_id:
-            raise FarmError("The lease has another desktop now: it was reset for another episode.", code="conflict")
+            raise FarmError("The lease has another desktop now: it was reset for another episode.", code=RESET_CODE)
         return await farm.attach(parked.lease, takeover=True)
     if parked.snapshot_id is None:
         raise FarmError("The parked episode names neither a lease nor a snapshot.", code="invalid")
@@ -177,7 +180,8 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
             What the desktop shows.
 
         Raises:
-            DartEnvError: If the desktop is gone; the episode cannot be continued.
+            DartEnvError: If the desktop is gone, or cannot be taken up now. A lease that was kept is still held after a `FarmError`, until
+                its TTL has passed.
         """
         await self.release_lease()
         self.timings_s = {}
@@ -187,7 +191,14 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
             self._farm, parked, self.shape, ttl_s=config.ttl_s, wait_s=config.wait_s, labels=config.labels
         )
         self._lease_unusable = True
-        self._last_observation = await self._observe(await self._lease.step([], RESET_SETTLE))
+        try:
+            frame = await self._lease.step([], RESET_SETTLE)
+        except FarmError:
+            if parked.lease is not None and isinstance(self._lease, SupportsDetach):
+                lease, self._lease = self._lease, None
+                await lease.detach()
+            raise
+        self._last_observation = await self._observe(frame)
         self._lease_unusable = False
         self._steps, self._acted, self._episode_over = parked.steps, parked.acted, False
         self._settled_s = self._clock.monotonic()

@@ -247,7 +247,7 @@ class DataManager:
         """Leave an unfinished rollout to whoever is assigned it next.
 
         Args:
-            request: The rollout and its state.
+            request: The rollout and its state, and why it could not be continued, where that is why it is left.
 
         Returns:
             1, or 0 where another assignment of the rollout holds, or none.
@@ -256,8 +256,10 @@ class DataManager:
             saved = self._save_unfinished(session, request)
             if saved is None:
                 return 0
-            now_s = self._scheduler.now_s()
-            self._scheduler.handle(session, RolloutParked(now_s, request.rollout_id, STORED_PARTIAL, saved.version_min))
+            parked = RolloutParked(
+                self._scheduler.now_s(), request.rollout_id, STORED_PARTIAL, saved.version_min, request.failed_start
+            )
+            self._scheduler.handle(session, parked)
             return 1
 
     def saved_episode(self, rollout_id: str) -> SavedEpisodeReply:

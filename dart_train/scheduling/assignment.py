@@ -160,13 +160,13 @@ def on_abandoned(state: SchedulerState, event: RolloutAbandoned, commands: list[
     """Requeue an assigned rollout that its worker gives up; it starts from the beginning."""
     rollout = state.rollouts.get(event.rollout_id)
     if rollout is not None and rollout.state == "assigned":
-        stopped = rollout.worker is not None and rollout.rollout_id in rollout.worker.stopping
+        uses_attempt = event.uses_attempt and not _is_stopping(rollout)
         rollout.partial = rollout.partial_version = None
-        requeue(state, rollout, event.cause, commands, uses_attempt=event.uses_attempt and not stopped)
+        requeue(state, rollout, event.cause, commands, uses_attempt=uses_attempt)
 
 
 def on_parked(state: SchedulerState, event: RolloutParked, commands: list[Command]) -> None:
-    """Keep a rollout that its worker stopped, for whoever continues it."""
+    """Keep a rollout that its worker stopped, or could not continue now, for whoever continues it."""
     rollout = state.rollouts.get(event.rollout_id)
     if rollout is None or rollout.state != "assigned":
         return
@@ -177,6 +177,9 @@ def on_parked(state: SchedulerState, event: RolloutParked, commands: list[Comman
     rollout.partial = event.partial
     if rollout.partial_version is None:
         rollout.partial_version = event.version_min
+    if event.failed_start is not None:
+        requeue(state, rollout, event.failed_start, commands, uses_attempt=not _is_stopping(rollout))
+        return
     state.leave(rollout)
     state.enter_parked(rollout)
     commands.append(UnassignRollout(rollout.rollout_id, "parked", rollout.attempt, "stopped at a step", event.partial))
@@ -243,6 +246,11 @@ def requeue(
             commands.append(UnassignRollout(rollout.rollout_id, "parked", rollout.attempt, cause, rollout.partial))
         return
     close_if_finished(state, group, commands)
+
+
+def _is_stopping(rollout: Rollout) -> bool:
+    """Whether its worker was told to stop it."""
+    return rollout.worker is not None and rollout.rollout_id in rollout.worker.stopping
 
 
 def _next_of_groups(

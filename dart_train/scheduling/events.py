@@ -138,12 +138,14 @@ class RolloutParked:
         rollout_id: The rollout.
         partial: Reference by which the worker that continues it finds the partial trajectory and its desktop.
         version_min: Oldest policy version among its tokens, None where it has none.
+        failed_start: Why the worker could not continue it, which uses up an attempt; None: it was stopped at a step.
     """
 
     now_s: float
     rollout_id: str
     partial: str
     version_min: PolicyVersion | None = None
+    failed_start: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from toy_task import ToyTask
 
 from dart_envs.envs.parking import ParkedDesktop, ResumableDesktopEnv
-from dart_envs.errors import DartEnvError, FarmError
-from dart_envs.testing.fake_farm import FakeFarm
+from dart_envs.errors import DartEnvError, FarmError, FarmUnreachableError
+from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Action, ActionType, EndReason
 from dart_server.wire import DesktopShape
 
@@ -75,6 +77,27 @@ async def test_a_lease_survives_the_death_of_its_process_for_another(farm: FakeF
     assert parked is not None
     other = ResumableDesktopEnv(farm, shape=SHAPE)
     assert np.array_equal((await other.resume(ToyTask(), parked)).screenshot, seen)
+
+
+async def test_a_kept_lease_outlives_a_farm_that_does_not_answer(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, seen = await typed_half(farm)
+    parked = await env.park(keep_lease=True)
+    failures = [FarmUnreachableError("The farm is away.", code="unreachable")]
+    step = FakeLease.step
+
+    async def fail_once(self: FakeLease, *args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await step(self, *args, **options)
+
+    monkeypatch.setattr(FakeLease, "step", fail_once)
+    with pytest.raises(FarmUnreachableError):
+        await env.resume(ToyTask(), parked)
+    assert env.lease is None
+    assert not any(lease.released for lease in farm.leases)
+    assert np.array_equal((await env.resume(ToyTask(), parked)).screenshot, seen)
 
 
 async def test_only_a_running_episode_is_parked(farm: FakeFarm) -> None:

@@ -15,7 +15,7 @@ from data_manager_harness import DataManagerHarness
 from sqlalchemy import select
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.errors import PolicyUnavailableError
+from dart_agent.errors import PolicyUnavailableError, StoreUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
 from dart_agent.rollouts.episode import EpisodeSettings
@@ -25,9 +25,20 @@ from dart_agent.rollouts.partial import PartialRollouts
 from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.types import Completion, Directive, FinishReason, PolicyRequest, Trajectory, VersionSpan
 from dart_envs.envs.parking import ResumableDesktopEnv
+from dart_envs.errors import (
+    DartEnvError,
+    DesktopFailedError,
+    FarmDatabaseUnavailableError,
+    FarmDrainingError,
+    FarmUnreachableError,
+    LeaseExpiredError,
+    NoCapacityError,
+    SnapshotBrokenError,
+)
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
-from dart_server.wire import DesktopShape, ExecReply
+from dart_envs.types import RgbImage
+from dart_server.wire import DesktopShape, ErrorCode, ExecReply
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.store.models import EventTable, RolloutTable, StepTable, TrajectoryTable
 from tests.unit.dart_envs.toy_task import ToyTask
@@ -125,6 +136,24 @@ class Scene:
         with self.harness.store.begin() as session:
             return [event.data for event in session.scalars(select(EventTable).where(EventTable.kind == kind))]
 
+    async def parked_after(self, steps: int) -> None:
+        """A worker plays so many steps and is stopped; it leaves a snapshot."""
+        policy = SpellingPolicy(version=3, stop_at=steps)
+        first = self.start("w1", policy)
+        await policy.reached.wait()
+        await end(first)
+
+    def rollout(self) -> tuple[str, int]:
+        """State and attempt of the rollout."""
+        with self.harness.store.begin() as session:
+            row = session.scalars(select(RolloutTable).order_by(RolloutTable.seq)).first()
+            assert row is not None
+            return row.state, row.attempt
+
+    def snapshots(self) -> list[str]:
+        """The snapshots of parked desktops at the farm."""
+        return [name for name in self.farm.states if name.startswith("snap_")]
+
     def stored(self) -> list[tuple[str, int]]:
         with self.harness.store.begin() as session:
             return [(row.rollout_id, row.index) for row in session.scalars(select(StepTable))]
@@ -138,6 +167,7 @@ async def end(task: asyncio.Task[None]) -> None:
 @pytest.fixture
 async def scene(harness: DataManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr("dart_agent.rollouts.worker.ACTION_TIMEOUT_S", 1.0)  # those that hang are stopped at the end
+    monkeypatch.setattr("dart_agent.rollouts.worker.FAILED_START_DELAY_S", 0.01)
     harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
     with harness.store.begin() as session:
         session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
@@ -341,3 +371,85 @@ async def test_a_desktop_that_is_gone_begins_the_rollout_anew(scene: Scene) -> N
     scene.start("w2", SpellingPolicy())
     check_whole(scene, await scene.finished())
     assert scene.events("rollout_restarted")[0]["cause"].startswith("FarmError: There is no snapshot")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoCapacityError("No desktop became free.", code=ErrorCode.NO_CAPACITY),
+        FarmUnreachableError("The farm is away.", code="unreachable"),
+        FarmDrainingError("The farm stops.", code=ErrorCode.DRAINING),
+        FarmDatabaseUnavailableError("The database is away.", code=ErrorCode.DATABASE_UNAVAILABLE),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_farm_that_is_full_or_away_costs_a_parked_rollout_an_attempt_and_no_step(
+    scene: Scene, error: DartEnvError
+) -> None:
+    await scene.parked_after(3)
+    scene.farm.fail_next_lease(error)
+    scene.start("w2", SpellingPolicy(version=4))
+    trajectory = await scene.finished()
+    check_whole(scene, trajectory)
+    assert [step.version_spans[0].version for step in trajectory.steps_S] == [3, 3, 3, 4, 4, 4]
+    assert scene.events("rollout_restarted") == []
+    assert [event["cause"] for event in scene.events("rollout_parked")][1:] == [f"{type(error).__name__}: {error}"]
+    assert scene.rollout() == ("done", 2)
+
+
+async def test_images_that_cannot_be_read_now_cost_no_step(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    await scene.parked_after(3)
+    read = scene.client.images.get
+    failures = [StoreUnavailableError("the storage is away")]
+
+    def get(sha256: str) -> RgbImage:
+        if failures:
+            raise failures.pop()
+        return read(sha256)
+
+    monkeypatch.setattr(scene.client.images, "get", get)
+    scene.start("w2", SpellingPolicy(version=4))
+    check_whole(scene, await scene.finished())
+    assert scene.events("rollout_restarted") == []
+    assert scene.rollout() == ("done", 2)
+
+
+async def test_a_farm_that_stays_full_ends_a_parked_rollout_after_its_attempts(scene: Scene) -> None:
+    await scene.parked_after(3)
+    for _ in range(5):
+        scene.farm.fail_next_lease(NoCapacityError("No desktop became free.", code=ErrorCode.NO_CAPACITY))
+    scene.start("w2", SpellingPolicy(version=4))
+    await scene.until(lambda: scene.rollout()[0] == "failed")
+    assert scene.rollout() == ("failed", 5)
+    assert scene.stored() == []
+    assert scene.harness.manager.heartbeat("w2").obsolete_snapshots == scene.snapshots()
+
+
+async def test_a_worker_that_ends_in_the_pause_puts_the_rollout_back(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_agent.rollouts.worker.FAILED_START_DELAY_S", 600.0)
+    await scene.parked_after(3)
+    scene.farm.fail_next_lease(NoCapacityError("No desktop became free.", code=ErrorCode.NO_CAPACITY))
+    waiting = scene.start("w2", SpellingPolicy(version=4))
+    await scene.until(lambda: not scene.farm._faults)
+    await end(waiting)
+    assert scene.rollout() == ("parked", 2)
+    assert len(scene.stored()) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SnapshotBrokenError("It does not restore.", code=ErrorCode.SNAPSHOT_BROKEN),
+        LeaseExpiredError("The lease has ended."),
+        DesktopFailedError("The desktop died."),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_desktop_that_never_comes_back_begins_the_rollout_anew(scene: Scene, error: DartEnvError) -> None:
+    await scene.parked_after(3)
+    scene.farm.fail_next_lease(error)
+    scene.start("w2", SpellingPolicy(version=4))
+    check_whole(scene, await scene.finished())
+    assert [event["cause"] for event in scene.events("rollout_restarted")] == [f"{type(error).__name__}: {error}"]

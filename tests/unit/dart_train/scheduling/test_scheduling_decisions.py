@@ -126,6 +126,25 @@ def test_a_masked_item_of_a_list_is_tried_again_and_fails_after_its_attempts() -
     assert +harness.state.phases["eval"].counts == {"masked": 1, "failed": 1}
 
 
+def test_a_parked_rollout_that_cannot_be_continued_uses_up_its_attempts() -> None:
+    harness = SchedulingHarness()
+    harness.evaluate(task_ids=("s/tick/0",), max_attempts=3)
+    rollout_id = harness.must_ask().rollout_id
+    harness.do(RolloutParked(0.0, rollout_id, "partial", version_min=0))
+    for attempt in (2, 3):
+        again = harness.must_ask()
+        assert again.partial == "partial"
+        commands = harness.do(RolloutParked(0.0, again.rollout_id, "partial", failed_start="no desktop"))
+        assert only(commands, UnassignRollout) == [
+            UnassignRollout(rollout_id, "parked", attempt, "no desktop", "partial")
+        ]
+    harness.must_ask()
+    commands = harness.do(RolloutParked(0.0, rollout_id, "partial", failed_start="no desktop"))
+    assert only(commands, UnassignRollout) == [UnassignRollout(rollout_id, "failed", 3, "no desktop")]
+    assert only(commands, ClosePhase) == [ClosePhase("eval", "done")]
+    assert +harness.state.phases["eval"].counts == {"failed": 1}
+
+
 def test_a_group_closes_as_what_its_rewards_make_it() -> None:
     harness = SchedulingHarness()
     harness.train()
