@@ -197,17 +197,20 @@ class DataManagerClient:
         request = StoreStepRequest(rollout_id=item.rollout_id, assignment=item.assignment, step=step, state=state)
         return step.segment, (await self._post("/rollouts/steps", request, StoreStepReply)).directive
 
-    async def park(self, item: WorkItem, state: EpisodeState, *, failed_start: str | None = None) -> None:
+    async def park(self, item: WorkItem, state: EpisodeState, *, failed_start: str | None = None) -> bool:
         """Leave an unfinished rollout to whoever is assigned it next.
 
         Args:
             item: The rollout, as it was assigned.
             state: The episode after its last stored step.
             failed_start: Why it could not be continued now, which uses up an attempt; None: it was stopped at a step.
+
+        Returns:
+            False where the assignment holds no more: an earlier call came through, or somebody else has the rollout.
         """
         cause = None if failed_start is None else failed_start[:500]
         request = ParkRequest(rollout_id=item.rollout_id, assignment=item.assignment, state=state, failed_start=cause)
-        await self._post("/work/park", request, CountReply)
+        return (await self._post("/work/park", request, CountReply)).count > 0
 
     async def saved_episode(self, rollout_id: str) -> SavedEpisode | None:
         """What is stored of an unfinished rollout, None where nothing is."""

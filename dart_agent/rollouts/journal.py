@@ -9,14 +9,21 @@ episode begins anew. Non-goals: what follows from a directive (`dart_agent.rollo
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
 from dart_agent.types import Directive, StepRecord, Trajectory, WorkItem, WorkSource
+from dart_envs.clock import wait_for
 from dart_envs.envs.parking import ParkedDesktop
+from dart_envs.errors import DartEnvError
 from dart_envs.types import Observation, RgbImage, TaskLike
+from dart_server.wire import Clock
+
+logger = logging.getLogger(__name__)
 
 
 class PartialWorkSource(WorkSource, Protocol):
@@ -37,10 +44,11 @@ class PartialWorkSource(WorkSource, Protocol):
         """Store a finished trajectory whose first `stored_steps` steps are stored, and images that are not."""
         ...
 
-    async def park(self, item: WorkItem, state: EpisodeState, *, failed_start: str | None = None) -> None:
+    async def park(self, item: WorkItem, state: EpisodeState, *, failed_start: str | None = None) -> bool:
         """Leave an unfinished rollout to whoever is assigned it next.
 
-        failed_start: why it could not be continued now, which uses up an attempt; None: it was stopped at a step.
+        failed_start: why it could not be continued now, which uses up an attempt; None: it was stopped at a step. Returns False where the
+        assignment holds no more: an earlier call came through, or somebody else has the rollout.
         """
         ...
 
@@ -70,6 +78,10 @@ class ResumableEnv(Protocol):
 
     async def resume(self, task: TaskLike, parked: ParkedDesktop, *, share_setup: bool | None = None) -> Observation:
         """Go on with a parked episode. Raises DartEnvError when its desktop is gone."""
+        ...
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Delete the snapshot of a parked episode that nobody continues. Raises DartEnvError when it stays."""
         ...
 
 
@@ -154,6 +166,7 @@ class StepJournal:
         self._storing: asyncio.Task[Directive] | None = None
         self._acting: int | None = None
         self._told = Directive.CONTINUE
+        self._unclaimed: KeptDesktop | None = None
 
     @property
     def at_boundary(self) -> bool:
@@ -194,13 +207,48 @@ class StepJournal:
     async def park(self, *, keep_lease: bool) -> None:
         """Leave the rollout at this turn boundary to whoever is assigned it next.
 
-        Raises StoreError or DartEnvError when it cannot be left so; the desktop is not usable then.
+        Raises StoreError or DartEnvError when it cannot be left so; the desktop is not usable then, and a snapshot of it may be left
+        (`discard_snapshot`).
         """
         await self.flush()
         assert self.state is not None, "nothing is stored: there is nothing to continue"
         parked = await self._env.park(keep_lease=keep_lease)
-        state = self.state.model_copy(update={"desktop": KeptDesktop.from_value(parked), "parked": True})
-        await self._source.park(self._item, state)
+        self._unclaimed = KeptDesktop.from_value(parked)
+        state = self.state.model_copy(update={"desktop": self._unclaimed, "parked": True})
+        if not await self._source.park(self._item, state) and not await self._is_claimed():
+            raise StoreError("its assignment holds no more")
+        self._unclaimed = None
+
+    async def discard_snapshot(self, clock: Clock, timeout_s: float) -> None:
+        """Delete the snapshot of a rollout that could not be parked, as far as that can be done now; what stays is logged.
+
+        clock, timeout_s: limit of asking whether the data manager names it nevertheless, and of deleting it.
+        """
+        snapshot_id = None if self._unclaimed is None else self._unclaimed.snapshot_id
+        if snapshot_id is None:
+            return
+        try:
+            if await wait_for(clock, timeout_s, self._is_claimed()):
+                return
+        except (StoreError, TimeoutError) as error:
+            logger.info(
+                "it is not known whether snapshot %s is needed: %s: %s", snapshot_id, type(error).__name__, error
+            )
+        try:
+            await wait_for(clock, timeout_s, self._env.delete_snapshot(snapshot_id))
+        except (DartEnvError, TimeoutError) as error:
+            logger.warning(
+                "snapshot %s of %s stays until the farm evicts it: %s: %s",
+                snapshot_id,
+                self._rollout_id,
+                type(error).__name__,
+                error,
+            )
+
+    async def _is_claimed(self) -> bool:
+        """Whether the data manager continues the rollout on the desktop that was parked last."""
+        saved = await self._source.saved_episode(self._rollout_id)
+        return saved is not None and saved.state.desktop == self._unclaimed
 
     def forget(self) -> None:
         """The rollout is over, or begins anew: no mark of it stays."""

@@ -58,6 +58,7 @@ from dart_agent.rollouts.upkeep import keep_alive, lease_labels, release_former_
 from dart_agent.rollouts.worker_config import (
     ABANDON_TIMEOUT_S,
     ACTION_TIMEOUT_S,
+    DISCARD_TIMEOUT_S,
     PARK_TIMEOUT_S,
     WorkerConfig,
     load_worker_config,
@@ -315,15 +316,35 @@ class RolloutWorker:
 
     async def _leave(self, played: PlayedItem, cause: str, *, ends: bool = False) -> None:
         """Park the rollout where that is possible, otherwise give it back: it is not to blame. `ends`: the worker does not go on."""
-        item, partial, journal = played.item, self._partial, played.journal
-        if partial is not None and journal is not None and journal.can_park:
+        partial, journal = self._partial, played.journal
+        if partial is None or journal is None or not journal.can_park:
+            await self._abandon(played, cause, ends=ends, uses_attempt=False)
+            return
+        parking = asyncio.create_task(
+            journal.park(keep_lease=partial.keep_lease), name=f"park-{played.item.rollout_id}"
+        )
+        if not ends:
             try:
-                await wait_for(self._clock, PARK_TIMEOUT_S, journal.park(keep_lease=partial.keep_lease))
-                return
-            except (DartEnvError, StoreError, TimeoutError) as error:
-                cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
-                logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
-        await self._abandon(played, cause, ends=ends, uses_attempt=False)
+                await asyncio.wait({parking})
+            except asyncio.CancelledError:
+                await run_to_its_end(self._end_parking(played, cause, parking, ends=True))
+                raise
+        await self._end_parking(played, cause, parking, ends=ends)
+
+    async def _end_parking(self, played: PlayedItem, cause: str, parking: asyncio.Task[None], *, ends: bool) -> None:
+        """Wait for the end of parking, shortly where the worker ends; give the rollout back where it could not be parked."""
+        item, journal = played.item, played.journal
+        assert journal is not None
+        try:
+            await wait_for(self._clock, PARK_TIMEOUT_S, parking)
+            return
+        except (DartEnvError, StoreError, TimeoutError) as error:
+            cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
+            logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
+        try:
+            await self._abandon(played, cause, ends=ends, uses_attempt=False)
+        finally:
+            await journal.discard_snapshot(self._clock, DISCARD_TIMEOUT_S)
 
     async def _abandon(self, played: PlayedItem, cause: str, *, ends: bool = False, uses_attempt: bool = True) -> None:
         """Give the rollout back; it begins anew, because its desktop is used for others from now on.

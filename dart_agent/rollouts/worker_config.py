@@ -27,10 +27,12 @@ from dart_server.wire import DesktopShape, SettleSpec
 ACTION_TIMEOUT_S = 10.0
 """A worker that is told to end waits so long for a running action, so that its step is stored and the episode goes on elsewhere."""
 PARK_TIMEOUT_S = 20.0
-"""Limit of parking an episode."""
+"""Limit of parking an episode for a worker that ends. One that goes on waits as long as the clients of its farm and of its source do."""
 ABANDON_TIMEOUT_S = 5.0
 """Limit of giving a rollout back for a worker that ends. One that goes on waits as long as the client of its source does."""
-STOP_TIMEOUT_S = ACTION_TIMEOUT_S + PARK_TIMEOUT_S + ABANDON_TIMEOUT_S
+DISCARD_TIMEOUT_S = 2.5
+"""Limit of asking the data manager whether it names a snapshot, and of deleting one that it does not name."""
+STOP_TIMEOUT_S = ACTION_TIMEOUT_S + PARK_TIMEOUT_S + ABANDON_TIMEOUT_S + 2 * DISCARD_TIMEOUT_S
 """So long after it was told to end, a worker has left all its rollouts; then it gives its desktops back."""
 
 PolicyKind = Literal["vllm", "endpoint", "oracle", "random", "blank", "transformers"]

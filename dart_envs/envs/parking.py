@@ -7,13 +7,14 @@ it (`dart_agent`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dart_envs.envs.core import AsyncDesktopEnv
 from dart_envs.envs.settling import RESET_SETTLE
-from dart_envs.errors import DartEnvError, FarmError
+from dart_envs.errors import DartEnvError, FarmError, NotFoundError, SnapshotNotFoundError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.types import Observation, TaskLike
 from dart_server.wire import DesktopShape
@@ -164,6 +165,20 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
         parked = await park_lease(self._lease, steps=self._steps, acted=self._acted, keep_lease=keep_lease)
         self._lease, self._lease_unusable = None, False
         return parked
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Delete the snapshot of a parked episode that nobody continues.
+
+        Args:
+            snapshot_id: The snapshot; one that is gone already is no error.
+
+        Raises:
+            DartEnvError: If the farm does not delete it.
+        """
+        if not isinstance(self._farm, SupportsParking):
+            raise FarmError("This farm's client cannot delete a snapshot.", code="capability_missing")
+        with contextlib.suppress(NotFoundError, SnapshotNotFoundError):
+            await self._farm.delete_snapshot(snapshot_id)
 
     async def resume(
         self, task: TaskLike, parked: ParkedDesktop, *, share_setup: bool | None = None, step_limit: int | None = None

@@ -15,7 +15,7 @@ from data_manager_harness import DataManagerHarness
 from sqlalchemy import select
 
 from dart_agent.data_client.client import DataManagerClient
-from dart_agent.errors import PolicyUnavailableError, StoreUnavailableError
+from dart_agent.errors import PolicyUnavailableError, StoreError, StoreUnavailableError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
 from dart_agent.rollouts.episode import EpisodeSettings
@@ -36,7 +36,7 @@ from dart_envs.errors import (
     SnapshotBrokenError,
 )
 from dart_envs.testing.fake_desktop import FakeDesktop
-from dart_envs.testing.fake_farm import FakeFarm
+from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import RgbImage
 from dart_server.wire import DesktopShape, ErrorCode, ExecReply
 from dart_train.data_manager.app import create_app
@@ -453,3 +453,87 @@ async def test_a_desktop_that_never_comes_back_begins_the_rollout_anew(scene: Sc
     scene.start("w2", SpellingPolicy(version=4))
     check_whole(scene, await scene.finished())
     assert [event["cause"] for event in scene.events("rollout_restarted")] == [f"{type(error).__name__}: {error}"]
+
+
+def park_once(scene: Scene, monkeypatch: pytest.MonkeyPatch, after: int = 2) -> None:
+    """The data manager says once that the rollout is to be parked, after so many steps."""
+    asked = 0
+
+    def directive(session: Any, rollout: Any) -> Directive:
+        nonlocal asked
+        asked += 1
+        return Directive.PARK if asked == after else Directive.CONTINUE
+
+    monkeypatch.setattr(scene.harness.manager._scheduler, "directive", directive)
+
+
+@pytest.fixture
+def slow_snapshot(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Snapshots take longer than a worker that ends waits for them; set once one is under way."""
+    begun = asyncio.Event()
+    snapshot = FakeLease.snapshot
+
+    async def take(self: FakeLease, *args: Any, **options: Any) -> Any:
+        if options.get("publish_key") is None:
+            begun.set()
+            await asyncio.sleep(0.5)
+        return await snapshot(self, *args, **options)
+
+    monkeypatch.setattr("dart_agent.rollouts.worker.PARK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(FakeLease, "snapshot", take)
+    return begun
+
+
+async def test_a_worker_that_goes_on_takes_its_time_to_park(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, slow_snapshot: asyncio.Event
+) -> None:
+    park_once(scene, monkeypatch)
+    scene.start("w1", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert len(scene.events("rollout_parked")) == 1
+    assert scene.events("rollout_requeued") == []
+
+
+async def test_a_worker_that_ends_while_it_parks_does_not_wait_as_long(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, slow_snapshot: asyncio.Event
+) -> None:
+    park_once(scene, monkeypatch)
+    worker = scene.start("w1", SpellingPolicy())
+    await slow_snapshot.wait()
+    await end(worker)
+    assert scene.rollout() == ("queued", 1)
+    (requeued,) = scene.events("rollout_requeued")
+    assert requeued["cause"] == "it was to be parked; it could not be parked: TimeoutError: "
+
+
+@pytest.mark.parametrize("answer", ["error", "gone"])
+async def test_a_rollout_that_the_data_manager_does_not_take_leaves_no_snapshot(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    park_once(scene, monkeypatch)
+
+    async def park(*args: Any, **options: Any) -> bool:
+        assert len(scene.snapshots()) == 1
+        if answer == "error":
+            raise StoreError("the data manager does not answer")
+        return False
+
+    monkeypatch.setattr(scene.client, "park", park)
+    scene.start("w1", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert scene.snapshots() == []
+    assert len(scene.events("rollout_requeued")) == 1
+
+
+async def test_a_snapshot_stays_where_only_the_answer_was_lost(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    park_once(scene, monkeypatch)
+    park = scene.client.park
+
+    async def park_twice(*args: Any, **options: Any) -> bool:
+        assert await park(*args, **options)
+        return await park(*args, **options)
+
+    monkeypatch.setattr(scene.client, "park", park_twice)
+    scene.start("w1", SpellingPolicy())
+    check_whole(scene, await scene.finished())
+    assert scene.events("rollout_restarted") == scene.events("rollout_requeued") == []
