@@ -258,7 +258,8 @@ class WorkItem:
 
     task_id: `family/variation`, resolved by `dart_envs.tasks`. group_id: rollouts of one group share it. stored_steps: steps that an
     earlier worker stored of it; the episode continues after them. assignment: identity of this assignment of the rollout; what is said
-    about the rollout under another one, by whichever worker, changes nothing. Empty where the source never assigns a rollout twice.
+    about the unfinished rollout under another one, by whichever worker, changes nothing. Empty where the source never assigns a rollout
+    twice.
     """
 
     rollout_id: str

@@ -15,6 +15,7 @@ class EvaluatorReward:
     """The task's evaluator. It has no state."""
 
     kind = RewardKind.EVALUATOR
+    screenshots = 0
 
     def prepare(self, task: Task) -> Task:
         """Return the task as it is."""

@@ -76,14 +76,19 @@ class JudgeReward:
     ) -> None:
         await self._endpoint.__aexit__(kind, error, trace)
 
+    @property
+    def screenshots(self) -> int:
+        """How many of the latest different screens it looks at."""
+        return self._settings.screenshots
+
     def prepare(self, task: Task) -> Task:
         """Return the task, not judged on its desktop."""
         return prepare_task(self.kind, task)
 
     async def reward(self, ended: EndedEpisode) -> Verdict:
         """Ask the model about an episode."""
-        screens = ended.last_screens(self._settings.screenshots)
-        black = [np.zeros_like(ended.final_screen)] * self._settings.screenshots
+        screens = ended.last_screens(self.screenshots)
+        black = [np.zeros_like(ended.final_screen)] * self.screenshots
         end = _ENDS.get(ended.trajectory.end.value, "A limit ended it.")
         return await ask_with_control(
             lambda: self._judge(ended, screens, end), lambda: self._judge(ended, black, _ENDS["done"])

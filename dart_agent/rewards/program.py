@@ -59,6 +59,11 @@ class ProgramReward:
         self._settings = settings
         self._clock = clock
 
+    @property
+    def screenshots(self) -> int:
+        """How many of the latest different screens it looks at."""
+        return self._settings.screenshots
+
     def prepare(self, task: Task) -> Task:
         """Return the task, judged by its evaluator where it has one: the program is told what that said."""
         return prepare_task(self.kind, task)
@@ -77,7 +82,7 @@ class ProgramReward:
         last_screens: Callable[[int], list[RgbImage]],
     ) -> Verdict:
         def encode() -> bytes:
-            count = self._settings.screenshots
+            count = self.screenshots
             pngs = [encode_png(screen) for screen in (last_screens(count) if count else [])]
             record = record_of(ended) | {"screenshots_png": [base64.b64encode(png).decode("ascii") for png in pngs]}
             return json.dumps(record).encode("utf-8") + b"\n"

@@ -48,7 +48,8 @@ class EndedEpisode:
         task: The task as it was played.
         trajectory: The episode; its reward is that of the environment.
         final_screen: What the desktop showed at the end, uint8 `[H, W, 3]`.
-        images: Model-input images of earlier screens by sha256. Of an episode that another worker began, some are missing.
+        images: Model-input images of earlier screens by sha256. Of the steps before an episode was continued, those are here that its
+            source looks at (`RewardSource.screenshots`), and those that its prompts showed after that.
     """
 
     task: Task
@@ -105,6 +106,11 @@ class RewardSource(Protocol):
     @property
     def kind(self) -> RewardKind:
         """What it is; stored with every trajectory."""
+        ...
+
+    @property
+    def screenshots(self) -> int:
+        """How many of the latest different screens it looks at; the final one is one of them."""
         ...
 
     def prepare(self, task: Task) -> Task:

@@ -104,7 +104,8 @@ class ResumedEpisode:
     Attributes:
         saved: What is stored of it.
         observation: What its desktop shows.
-        images: Model-input images of its last prompt, by hash; its coming prompts show no others of its stored steps.
+        images: Model-input images of its last prompt, by hash, and of the screens that its reward source looks at; its coming prompts show
+            no others of its stored steps.
     """
 
     saved: SavedEpisode

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import cast
 
 from dart_agent.data_client.image_store import BlobStorage
@@ -99,7 +100,7 @@ class PartialRollouts:
                 self.marks.clear(rollout_id, index)
 
     async def begin(
-        self, env: object, settings: EpisodeSettings, task: TaskLike, item: WorkItem
+        self, env: object, settings: EpisodeSettings, task: TaskLike, item: WorkItem, *, screenshots: int = 0
     ) -> tuple[ResumedEpisode | None, StepJournal]:
         """Begin or continue a rollout.
 
@@ -108,6 +109,7 @@ class PartialRollouts:
             settings: Names the worker and its process.
             task: The task.
             item: The rollout.
+            screenshots: How many of the latest different screens its reward source looks at.
 
         Returns:
             The episode where it is continued, None where it begins; and the journal of its steps.
@@ -122,7 +124,7 @@ class PartialRollouts:
             resumed = (
                 "nothing is stored of it"
                 if saved is None
-                else await self._continue(resumable, settings, task, item, saved)
+                else await self._continue(resumable, settings, task, item, saved, screenshots)
             )
             if isinstance(resumed, ResumedEpisode):
                 return resumed, self._journal(resumable, item, resumed.saved)
@@ -150,7 +152,13 @@ class PartialRollouts:
         return StepJournal(self.source, item, env, self.marks, saved, segment)
 
     async def _continue(
-        self, env: ResumableEnv, settings: EpisodeSettings, task: TaskLike, item: WorkItem, saved: SavedEpisode
+        self,
+        env: ResumableEnv,
+        settings: EpisodeSettings,
+        task: TaskLike,
+        item: WorkItem,
+        saved: SavedEpisode,
+        screenshots: int,
     ) -> ResumedEpisode | str:
         """The unfinished episode with its desktop, or why it cannot be continued."""
         state, steps = saved.state, saved.steps_S
@@ -163,7 +171,7 @@ class PartialRollouts:
         if state.desktop.snapshot_id is None and self.marks.found(item.rollout_id, len(steps)):
             return f"the worker died while the action of step {len(steps)} was under way"
         try:
-            images = await asyncio.to_thread(self._shown_images, steps)
+            images = await asyncio.to_thread(self._needed_images, steps, screenshots)
             observation = await env.resume(task, state.desktop.to_value())
         except (DartEnvError, StoreError) as error:
             if not is_desktop_gone(error):
@@ -180,6 +188,8 @@ class PartialRollouts:
             self.marks.clear(item.rollout_id, len(steps))
         return ResumedEpisode(saved, observation, images)
 
-    def _shown_images(self, steps: Sequence[StepRecord]) -> dict[str, RgbImage]:
-        """The images of the last prompt; the coming one shows some of them, and no others of these steps."""
-        return {sha256: self.images.get(sha256) for sha256 in set(steps[-1].image_sha256)}
+    def _needed_images(self, steps: Sequence[StepRecord], screenshots: int) -> dict[str, RgbImage]:
+        """The images of the last prompt, of which the coming one shows some, and the latest screens, for the reward source."""
+        latest = dict.fromkeys(step.image_sha256[-1] for step in reversed(steps))
+        wanted = {*steps[-1].image_sha256, *islice(latest, screenshots)}
+        return {sha256: self.images.get(sha256) for sha256 in wanted}

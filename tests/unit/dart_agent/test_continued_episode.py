@@ -13,7 +13,8 @@ from dart_agent.data_client.image_store import ImageStore
 from dart_agent.errors import PromptTooLongError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
-from dart_agent.rollouts.episode import EpisodeSettings, ResumedEpisode
+from dart_agent.rewards.source import EndedEpisode, RewardSource, Verdict
+from dart_agent.rollouts.episode import EpisodeSettings
 from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource
@@ -23,11 +24,13 @@ from dart_agent.types import (
     Directive,
     FinishReason,
     PolicyRequest,
+    RewardKind,
     StepRecord,
     VersionSpan,
     WorkItem,
 )
 from dart_envs.envs.parking import ParkedDesktop
+from dart_envs.tasks import Task
 from dart_envs.types import Observation, RgbImage, TaskLike
 from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, item, task
 
@@ -103,15 +106,20 @@ def comparable(request: PolicyRequest) -> dict[str, Any]:
 
 
 async def continued(
-    saved: SavedEpisode, builder: PromptBuilder, partial: PartialRollouts, env: ScriptedEnv
-) -> tuple[ResumedEpisode, list[PolicyRequest]]:
-    """The episode as it was taken up, and all requests after that."""
+    saved: SavedEpisode,
+    builder: PromptBuilder,
+    partial: PartialRollouts,
+    env: ScriptedEnv,
+    rewards: RewardSource | None = None,
+) -> list[PolicyRequest]:
+    """All requests of an episode after it was taken up."""
     told = replace(item(max_steps=STEPS), stored_steps=len(saved.steps_S))
-    resumed, _ = await partial.begin(env, EpisodeSettings(worker="w2"), task(STEPS), told)
+    screenshots = 0 if rewards is None else rewards.screenshots
+    resumed, _ = await partial.begin(env, EpisodeSettings(worker="w2"), task(STEPS), told, screenshots=screenshots)
     assert resumed is not None
     policy = SmallContext()
-    await run_episode(env, policy, task(STEPS), told, builder, clock=FakeClock(), resumed=resumed)
-    return resumed, policy.requests
+    await run_episode(env, policy, task(STEPS), told, builder, clock=FakeClock(), resumed=resumed, rewards=rewards)
+    return policy.requests
 
 
 @pytest.mark.parametrize(
@@ -143,5 +151,38 @@ async def test_a_continued_episode_asks_what_the_uninterrupted_one_asks(
     for saved in journal.saved:
         source = cast(PartialWorkSource, OneRollout(saved))
         partial = PartialRollouts(source, images, ActionMarks(tmp_path / "acting"))
-        _, requests = await continued(saved, builder, partial, ParkedEnv())
+        requests = await continued(saved, builder, partial, ParkedEnv())
         assert [comparable(request) for request in requests] == asked[len(saved.steps_S) :], len(saved.steps_S)
+
+
+class LooksAtScreens:
+    """A reward source that remembers what it saw."""
+
+    kind = RewardKind.JUDGE
+
+    def __init__(self, screenshots: int) -> None:
+        self.screenshots = screenshots
+        self.seen: list[int] = []
+
+    def prepare(self, task: Task) -> Task:
+        return task
+
+    async def reward(self, ended: EndedEpisode) -> Verdict:
+        self.seen = [int(screen[0, 0, 0]) for screen in ended.last_screens(self.screenshots)]
+        return Verdict(1.0)
+
+
+async def test_a_reward_source_sees_the_screens_of_a_continued_episode(tmp_path: Path) -> None:
+    builder = PromptBuilder(preset("uitars", images=1))
+    images = ImageStore(tmp_path / "images")
+    journal, judge = Journal(images), LooksAtScreens(5)
+    await run_episode(
+        ScriptedEnv(), SmallContext(), task(STEPS), item(max_steps=STEPS), builder,
+        clock=FakeClock(), journal=journal, rewards=judge,
+    )  # fmt: skip
+    assert len(judge.seen) == 5
+    for saved in journal.saved:
+        partial = PartialRollouts(cast(PartialWorkSource, OneRollout(saved)), images, ActionMarks(tmp_path / "acting"))
+        again = LooksAtScreens(5)
+        await continued(saved, builder, partial, ParkedEnv(), again)
+        assert again.seen == judge.seen, len(saved.steps_S)

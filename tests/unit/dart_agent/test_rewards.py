@@ -144,6 +144,7 @@ class RealTime:
 
     def __init__(self, source: ProgramReward) -> None:
         self.kind = source.kind
+        self.screenshots = source.screenshots
         self.prepare = source.prepare
         self.reward = source.reward
 
