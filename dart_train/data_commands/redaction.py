@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from dart_agent.types import StepRecord, Trajectory
+from dart_train.data_commands.typed_text import TEXT_FIELDS, typed_keys, typed_texts
 
 REDACTED = "[redacted]"
-TEXT_FIELDS = frozenset({"text", "code"})
-"""Fields of an action that hold typed text."""
 KEY_FIELDS = frozenset({"key", "keys"})
-"""Fields that hold keys; one printable character alone is typed text."""
+"""Fields of an action that hold keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ def redact_trajectory(trajectory: Trajectory, redaction: Redaction) -> Trajector
     """
     if not redaction.text:
         return trajectory
-    typed = {text for step in trajectory.steps_S for text in _typed_texts(step.action) if len(text) > 1}
-    info = _without(trajectory.info, typed)
-    cause = None if trajectory.cause is None else _without(trajectory.cause, typed)
+    secrets = _secrets(trajectory)
+    info = _without(trajectory.info, secrets)
+    cause = None if trajectory.cause is None else _without(trajectory.cause, secrets)
     return replace(trajectory, steps_S=tuple(redact_step(step) for step in trajectory.steps_S), info=info, cause=cause)
 
 
@@ -64,8 +65,7 @@ def redact_sentence(sentence: str, trajectory: Trajectory, redaction: Redaction)
     """
     if not redaction.text:
         return sentence
-    typed = {text for step in trajectory.steps_S for text in _typed_texts(step.action) if len(text) > 1}
-    return str(_without(sentence, typed))
+    return str(_without(sentence, _secrets(trajectory)))
 
 
 def redact_step(step: StepRecord) -> StepRecord:
@@ -104,9 +104,10 @@ def _redact_field(name: str, value: Any) -> Any:
         return None if value is None else REDACTED
     if name in KEY_FIELDS:
         keys = [value] if isinstance(value, str) else list(value or ())
-        if len(keys) == 1 and len(keys[0]) == 1:
-            return REDACTED if isinstance(value, str) else [REDACTED]
-        return value
+        typed = typed_keys(keys)
+        if not typed:
+            return value
+        return REDACTED if isinstance(value, str) else [REDACTED if key in typed else key for key in keys]
     if isinstance(value, Mapping):
         return redact_action(value)
     if isinstance(value, (list, tuple)):
@@ -114,21 +115,27 @@ def _redact_field(name: str, value: Any) -> Any:
     return value
 
 
-def _typed_texts(action: Any) -> set[str]:
-    if isinstance(action, Mapping):
-        own = {value for name, value in action.items() if name in TEXT_FIELDS and isinstance(value, str)}
-        return own.union(*(_typed_texts(value) for value in action.values()))
-    if isinstance(action, (list, tuple)):
-        return set().union(*(_typed_texts(each) for each in action))
-    return set()
+def _secrets(trajectory: Trajectory) -> set[str]:
+    return typed_texts(step.action for step in trajectory.steps_S)
 
 
-def _without(value: Any, typed: set[str]) -> Any:
+def _without(value: Any, secrets: set[str]) -> Any:
     if isinstance(value, str):
-        for text in sorted(typed, key=len, reverse=True):
-            value = value.replace(text, REDACTED)
-    elif isinstance(value, Mapping):
-        return {_without(name, typed): _without(each, typed) for name, each in value.items()}
-    elif isinstance(value, (list, tuple)):
-        return [_without(each, typed) for each in value]
+        return _without_secrets(value, secrets)
+    if isinstance(value, Mapping):
+        return {_without(name, secrets): _without(each, secrets) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without(each, secrets) for each in value]
     return value
+
+
+def _without_secrets(sentence: str, secrets: set[str]) -> str:
+    """The sentence with each stretch that secrets cover replaced once, also where they overlap."""
+    covered = bytearray(len(sentence))
+    for secret in secrets:
+        start = sentence.find(secret)
+        while start >= 0:
+            covered[start : start + len(secret)] = b"\1" * len(secret)
+            start = sentence.find(secret, start + 1)
+    stretches = groupby(zip(sentence, covered, strict=True), key=itemgetter(1))
+    return "".join(REDACTED if hidden else "".join(each for each, _ in stretch) for hidden, stretch in stretches)
