@@ -53,7 +53,7 @@ def redact_trajectory(trajectory: Trajectory, redaction: Redaction) -> Trajector
 
 
 def redact_sentence(sentence: str, trajectory: Trajectory, redaction: Redaction) -> str:
-    """Take out of a sentence about a trajectory, such as its instruction, what the policy typed.
+    """Take out of a sentence about a trajectory, such as its instruction, what the policy typed, and why responses were no actions.
 
     Args:
         sentence: The sentence.
@@ -116,7 +116,9 @@ def _redact_field(name: str, value: Any) -> Any:
 
 
 def _secrets(trajectory: Trajectory) -> set[str]:
-    return typed_texts(step.action for step in trajectory.steps_S)
+    """What was typed, and the reasons why responses were no actions: they quote the responses."""
+    reasons = {step.parse_error for step in trajectory.steps_S if step.parse_error}
+    return reasons | typed_texts(step.action for step in trajectory.steps_S)
 
 
 def _without(value: Any, secrets: set[str]) -> Any:

@@ -98,3 +98,17 @@ def test_keys_that_type_are_taken_out_of_an_action() -> None:
     redacted = redact_action(program("pyautogui.hotkey('h', 'i')\npyautogui.write('ok', interval=0.1)"))
     assert redacted["actions"][0] == press(REDACTED, REDACTED)
     assert [event.get("text") for event in redacted["actions"][1]["events"]] == [REDACTED, None, REDACTED, None]
+
+
+def test_why_a_response_was_no_action_is_taken_out_of_the_cause_and_of_info() -> None:
+    trajectory = played(CLICK, None)
+    error = "unknown_action: There is no action 'Hunter2'."
+    step = replace(trajectory.steps_S[1], parse_error=error)
+    cause = f"the answer is no action: {error}"  # as an episode ends that an answer without an action ends
+    trajectory = replace(
+        trajectory, steps_S=(trajectory.steps_S[0], step), cause=cause, info={"outcome": {"cause": cause}}
+    )
+    redacted = redact_trajectory(trajectory, TEXT)
+    assert redacted.cause == f"the answer is no action: {REDACTED}"
+    assert redacted.info == {"outcome": {"cause": redacted.cause}}
+    assert redact_sentence(f"masked: done ({cause})", trajectory, TEXT) == f"masked: done ({redacted.cause})"
