@@ -65,11 +65,10 @@ def list_command(
     as_json: AsJson = False,
 ) -> None:
     """List the newest trajectories, and what became of each in training."""
+    _check_fate(fate)
     with _reading(run) as (_, session):
-        from dart_train.data_commands.listing import FATES, TrajectoryFilter, format_table, list_trajectories
+        from dart_train.data_commands.listing import TrajectoryFilter, format_table, list_trajectories
 
-        if fate is not None and fate not in FATES:
-            raise wrong_input(f"--fate {fate} is not one of {', '.join(FATES)}")
         rows = list_trajectories(session, TrajectoryFilter(phase, family, task, fate, min_reward, max_reward), limit)
         print(json.dumps([asdict(row) for row in rows], indent=2) if as_json else format_table(rows))
 
@@ -144,6 +143,7 @@ def export(
     redact_screens: RedactScreens = False,
 ) -> None:
     """Export trajectories with their images and with what became of each step."""
+    _check_fate(fate)
     if form is ExportFormat.PORTABLE and (redact_text or redact_screens):
         raise wrong_input("the format portable is for training and cannot be redacted: use hf or atif")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -222,6 +222,14 @@ def gc(
         )
         report = collect_garbage(session, opened.images, retention, SYSTEM_CLOCK.time(), dry_run=dry_run)
         print(json.dumps(asdict(report) | {"dry_run": dry_run}, indent=2))
+
+
+def _check_fate(fate: str | None) -> None:
+    """Refuse a fate that does not exist."""
+    from dart_train.data_commands.listing import FATES
+
+    if fate is not None and fate not in FATES:
+        raise wrong_input(f"--fate {fate} is not one of {', '.join(FATES)}")
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from dart_train.curation.staleness import WithheldReason
 from dart_train.data_commands import pool_import
 from dart_train.data_commands.commands import app
 from dart_train.data_commands.garbage import DAY_S, GRACE_S, ImageRetention, collect_garbage
+from dart_train.data_commands.listing import FATES
 from dart_train.data_commands.portable import import_trajectories, read_portable
 from dart_train.data_commands.provenance import REASONS
 from dart_train.data_manager.batches import DISPLACED_REASON, NO_LOGPROBS, NO_STEPS, QUARANTINED
@@ -272,6 +273,17 @@ def test_an_atif_document_has_ids_log_probs_actions_and_provenance(recorded: Rec
             assert result.get("source_call_id") in (calls or {None})
             assert (out / result["content"][0]["source"]["path"]).is_file()
     assert "is not an empty folder" in recorded.run("export", str(out), code=2)
+
+
+@pytest.mark.parametrize("command", [("ls",), ("export", "FOLDER"), ("export", "FOLDER", "--format", "atif")])
+def test_a_fate_that_does_not_exist_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Before the run is opened, and before a folder is made."""
+    out = tmp_path / "out"
+    arguments = [str(out) if argument == "FOLDER" else argument for argument in command[1:]]
+    result = CliRunner().invoke(app, [command[0], str(tmp_path), *arguments, "--fate", "trainde"])
+    assert result.exit_code == 2
+    assert result.stderr == f"dart-train: --fate trainde is not one of {', '.join(FATES)}\n"
+    assert not out.exists()
 
 
 def test_a_dataset_reads_back_what_was_stored(recorded: RecordedRun, tmp_path: Path) -> None:
