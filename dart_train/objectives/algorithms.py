@@ -99,13 +99,18 @@ def find_algorithm(name: str) -> Algorithm:
         The algorithm.
 
     Raises:
-        ValueError: There is none of that name, or its entry point names something else.
+        ValueError: There is none of that name, its entry point cannot be loaded, or it names something else.
     """
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         if entry.name == name:
-            found = entry.load()
+            try:
+                found = entry.load()
+            except Exception as error:
+                raise ValueError(
+                    f"the algorithm {name!r} of the entry point {entry.value} cannot be loaded: {type(error).__name__}: {error}"
+                ) from error
             if not isinstance(found, Algorithm):
                 raise ValueError(f"the entry point {name!r} of {ENTRY_POINT_GROUP} names no Algorithm: let it name one")
             return found

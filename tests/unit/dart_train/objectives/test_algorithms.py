@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from dart_train.config import TrainSection
+from dart_train.config import RecipeError, TrainSection, load_recipe
 from dart_train.objectives import algorithms
 from dart_train.objectives.aggregation import Denominators
 from dart_train.objectives.algorithms import ALGORITHMS, SURROGATES, Algorithm, find_algorithm, load_surrogate
 from dart_train.objectives.policy_loss import MicroBatch, policy_loss
 from dart_train.objectives.settings import LossSettings
 from dart_train.objectives.terms import Surrogate, TokenTerms
+
+DEMO = Path(__file__).parents[4] / "dart_train" / "recipes" / "demo.toml"
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -113,6 +117,28 @@ def test_a_package_brings_an_algorithm(package: str) -> None:
 def test_an_entry_point_that_names_no_algorithm_is_refused(package: str) -> None:
     with pytest.raises(ValueError, match=r"the entry point 'wrong' of dart_train\.algorithms names no Algorithm"):
         find_algorithm("wrong")
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("no.such.module:mine", "ModuleNotFoundError: No module named 'no'"),
+        (
+            "dart_train.objectives.grpo:absent",
+            "AttributeError: module 'dart_train.objectives.grpo' has no attribute 'absent'",
+        ),
+    ],
+)
+def test_an_entry_point_that_cannot_be_loaded_is_refused_in_the_recipe(
+    monkeypatch: pytest.MonkeyPatch, place: str, error: str
+) -> None:
+    broken = EntryPoint("mine", place, algorithms.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(algorithms, "entry_points", lambda group: [broken])
+    told = f"the algorithm 'mine' of the entry point {place} cannot be loaded: {error}"
+    with pytest.raises(ValueError, match=re.escape(told)):
+        find_algorithm("mine")
+    with pytest.raises(RecipeError, match=re.escape(f"`train`: {told}")):
+        load_recipe(DEMO, ("train.algorithm='mine'",))
 
 
 @pytest.mark.parametrize(
