@@ -90,6 +90,11 @@ class BatchUse:
         return self.state == "done" and self.reason is None
 
     @property
+    def discarded(self) -> bool:
+        """Whether the batch failed or was withdrawn, so that its groups could be issued again."""
+        return self.state in ("failed", "withdrawn")
+
+    @property
     def sentence(self) -> str:
         """What became of the step in this batch."""
         place = self.batch_id + (" as a pooled success" if self.source == "pool" else "")
@@ -112,7 +117,7 @@ class StepProvenance:
         index: Number of the step, from 0.
         version_spans: (version, start, end) of its positions: tokens, and targets behind them.
         uses: What became of it in each batch, oldest first.
-        verdict: One sentence for each use, or why there is none.
+        verdict: One sentence for each use, and what its group waits for, or why it was dropped, after uses in discarded batches alone.
     """
 
     index: int
@@ -173,7 +178,7 @@ def read_provenance(session: Session, row: TrajectoryTable) -> TrajectoryProvena
     causes = {each.index: each.cause for each in session.scalars(quarantine)}
     fate, why = describe_fate(row, group, [use for each in uses.values() for use in each], causes)
     steps = tuple(
-        StepProvenance(index, spans[index], tuple(uses[index]), _verdict(uses[index], causes.get(index), why))
+        StepProvenance(index, spans[index], tuple(uses[index]), _verdict(uses[index], causes.get(index), why, group))
         for index in sorted(spans)
     )
     return TrajectoryProvenance(
@@ -210,8 +215,15 @@ def describe_fate(
     if quarantined:
         causes = "; ".join(dict.fromkeys(quarantined.values()))
         return "quarantined", f"{len(quarantined)} of {row.n_steps} steps are never trained on: {causes}"
-    if uses:
-        return "left_out", "; ".join(dict.fromkeys(use.sentence for use in uses))
+    told = list(dict.fromkeys(use.sentence for use in uses))
+    fate, sentence = _describe_group(group)
+    if any(not use.discarded for use in uses) or (uses and fate == "left_out"):
+        return "left_out", "; ".join(told)
+    return fate, "; ".join([sentence, *told])
+
+
+def _describe_group(group: GroupTable | None) -> tuple[str, str]:
+    """The fate of a trajectory that is in no batch but discarded ones, and why, by the state of its group."""
     state = "unknown" if group is None else group.state
     if group is not None and state == "dropped":
         return "dropped", f"its group was dropped: {explain(group.reason or 'no reason is recorded')}"
@@ -222,10 +234,13 @@ def describe_fate(
     return "left_out", f"it is in no batch; its group is {state}"
 
 
-def _verdict(uses: Sequence[BatchUse], quarantined: str | None, why: str) -> tuple[str, ...]:
+def _verdict(uses: Sequence[BatchUse], quarantined: str | None, why: str, group: GroupTable | None) -> tuple[str, ...]:
     told = [use.sentence for use in uses]
+    fate, of_group = _describe_group(group)
     if quarantined is not None:
         told.append(f"quarantined: {quarantined}")
+    elif uses and fate != "left_out" and all(use.discarded for use in uses):
+        told.append(of_group)
     return tuple(told or [why])
 
 

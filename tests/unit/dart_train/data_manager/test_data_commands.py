@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.payloads import TrajectoryPayload, stream_payloads
-from dart_agent.data_client.wire import BatchFailure, BatchReport, ParkRequest, StepUse, StoreStepRequest
+from dart_agent.data_client.wire import BatchFailure, BatchReport, ParkRequest, StepReference, StepUse, StoreStepRequest
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import Purpose, RewardKind
@@ -165,6 +165,28 @@ def test_what_is_quarantined_is_listed_with_its_cause(recorded: RecordedRun) -> 
     shown = recorded.run("show", listed[-1]["rollout_id"])
     assert f"quarantined: 2 of 2 steps are never trained on: {cause}" in shown
     assert shown.count(f"    quarantined: {cause}") == 2
+
+
+def test_the_innocent_of_a_failed_batch_wait_again_until_their_group_is_dropped(recorded: RecordedRun) -> None:
+    harness = recorded.harness
+    for _ in range(3):
+        harness.report(harness.must_acquire(), 0.0)
+    batch = harness.must_batch(1)
+    culprit = StepReference(rollout_id=batch.rows[0].rollout_id, index=batch.rows[0].step.index)
+    harness.manager.batch_failed(batch.batch_id, BatchFailure(cause="an image is damaged", culprits=[culprit]))
+    innocent = {row.rollout_id for row in batch.rows} - {culprit.rollout_id}
+    failed = f"not trained on: {batch.batch_id} was failed (an image is damaged)"
+
+    def listed(fate: str, group: str) -> None:
+        rows = {row["rollout_id"]: row["why"] for row in json.loads(recorded.run("ls", "--json", "--fate", fate))}
+        assert {rows.get(rollout_id) for rollout_id in innocent} == {f"{group}; {failed}"}
+        for step in json.loads(recorded.run("show", min(innocent), "--json"))["steps"]:
+            assert step["verdict"] == [failed, group]
+
+    listed("waiting", "its group waits for the trainer")
+    assert harness.batch(9) is None
+    listed("dropped", f"its group was dropped: stale: {REASONS['stale']}")
+    assert len(json.loads(recorded.run("ls", "--json", "--fate", "quarantined"))) == 1
 
 
 def test_garbage_is_only_what_no_step_needs(recorded: RecordedRun) -> None:
