@@ -10,7 +10,8 @@ was seen in training.
     functional  what it does, from where it led:        opens the menu with "New" and "Open"
     outcome     what can be seen after it:              after a click on it, "Untitled 2" appears
 
-An element that another one covers in the middle is not asked about. Ambiguity, by rules: a name that another element of the screen has,
+An element that another one covers in the middle, or that the stored picture of its screen does not show with its name in its place, is not
+asked about. Ambiguity, by rules: a name that another element of the screen has,
 too; role, place and, where it is told, neighbour that another element has, too, whether it was tried or not; a function or outcome that
 another tried element of the screen has, too. Outcomes are taken from transitions that were
 seen on this screen only. Of what vision alone found, in an application without a tree, rules know only what happens after a click;
@@ -145,7 +146,7 @@ def rule_queries(transitions: Sequence[ElementTransition]) -> list[ElementQuery]
 
 
 def drop_ambiguous(queries: Sequence[ElementQuery]) -> list[ElementQuery]:
-    """Leave out what describes more than one element of its screen.
+    """Leave out what describes more than one element of its screen, and names that none has in its stored picture.
 
     Args:
         queries: Queries of any screens.
@@ -158,7 +159,7 @@ def drop_ambiguous(queries: Sequence[ElementQuery]) -> list[ElementQuery]:
     for query in queries:
         screen = query.transition.screen
         alone = counts[screen.known.screen_id, query.text] == 1
-        if alone and not (query.kind == "name" and _namesakes(screen, query.transition.candidate) > 1):
+        if alone and (query.kind != "name" or _namesakes(screen, query.transition.candidate) == 1):
             kept.append(query)
     return kept
 
@@ -313,8 +314,11 @@ def _neighbour(screen: StoredScreen, box: Box) -> str | None:
 
 
 def _is_where_it_was(screen: StoredScreen, candidate: CandidateAction) -> bool:
-    """Whether the stored picture shows the element at the candidate's box: one that came later is not in it."""
-    return any(element.role == candidate.role and _box(element) == candidate.box for element in _visible(screen))
+    """Whether the stored picture shows the element, with its name, at the candidate's box: what came later is not in it."""
+    return any(
+        element.role == candidate.role and element.name.strip() == candidate.name and _box(element) == candidate.box
+        for element in _visible(screen)
+    )
 
 
 def _is_covered(screen: StoredScreen, box: Box) -> bool:

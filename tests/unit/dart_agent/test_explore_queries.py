@@ -135,6 +135,20 @@ def test_an_element_under_an_open_menu_is_not_asked_about() -> None:
     assert transitions == []
 
 
+def test_a_row_that_came_to_the_place_of_another_one_is_not_asked_about() -> None:
+    first = screen_of(5, button("alpha", 10, 10, "list item"), button("beta", 10, 40, "list item"))
+    scrolled = screen_of(6, button("delta", 10, 10, "list item"), button("beta", 10, 40, "list item"))
+    later = next(one for one in scrolled.known.candidates.values() if one.name == "delta" and one.kind == "click")
+    assert later.box == first.known.candidates["click|list item|alpha"].box
+    first.known.candidates[later.key] = later
+    steps = [
+        click(1, first, "alpha", 2, StepOutcome.NEW_SCREEN),
+        StoredStep(2, 0, "explore", "stay", 5, 2, later, StepOutcome.NEW_EDGE),
+    ]
+    assert [one.candidate.name for one in element_transitions([first, DIALOG], steps)] == ["alpha"]
+    assert [query.text for query in rule_queries([ElementTransition(first, later, None)]) if query.kind == "name"] == []
+
+
 def test_screens_of_the_same_shape_are_in_the_same_split() -> None:
     same = screen_of(9, *MAIN.elements)
     assert split_of(same) == split_of(MAIN)
