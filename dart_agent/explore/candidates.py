@@ -6,7 +6,8 @@ a name is told by its place on a grid instead. Of several elements that would ha
 sensitive, outside the screen, or whose name is to be avoided are left out.
 
 From vision alone: the image is cut into cells of 8 x 8 pixels; cells with strong gradients that touch form regions; regions of the size of
-a control are clicked in their middle. Where a tree is given, only regions that no element of it covers are taken.
+a control are clicked in their middle. No region is clicked in an element that is to be avoided. Where the tree is used, none is clicked in
+an element of a marked role either, whether it has a candidate or not.
 
 Non-goals: which candidate is taken (`dart_agent.explore.choosers`).
 """
@@ -22,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import field_validator
 
-from dart_agent.explore.screens import ScreenView
+from dart_agent.explore.screens import WINDOW_ROLES, ScreenView
 from dart_agent.grounding.samples import Box
 from dart_agent.strict_model import StrictModel
 from dart_envs.actions import action_from_dict, action_to_dict
@@ -40,6 +41,8 @@ OPENED_ROLES = frozenset({"icon", "list item", "table cell", "tree item"})
 SCROLLED_ROLES = frozenset(
     {"document frame", "document web", "list", "scroll pane", "table", "text", "tree", "tree table"}
 )
+WHOLE_ROLES = WINDOW_ROLES | {"application", "document frame", "document web"}
+"""Their names are those of windows and documents, which hold more than what the name says."""
 CELL_PX = 8
 GRADIENT_LEVELS = 40
 """Sum of the differences to the right and the lower neighbour from which a pixel counts as an edge."""
@@ -60,7 +63,7 @@ class CandidateSettings(StrictModel):
         vision: When candidates come from vision.
         max_candidates: Most candidates of a screen; the first ones are kept.
         text: What is typed into entries, where no model writes something else.
-        avoid: Regular expressions; elements whose name holds one of them are never touched. Case does not count.
+        avoid: Regular expressions; elements whose name holds one of them are never touched, not by vision either. Case does not count.
         escape: Whether pressing Escape is a candidate of every screen.
     """
 
@@ -159,12 +162,14 @@ def list_candidates(view: ScreenView, settings: CandidateSettings) -> list[Candi
     Returns:
         Candidates with different keys: those of the tree in its order, then those of vision in reading order, then keys.
     """
-    avoided = re.compile("|".join(settings.avoid), re.IGNORECASE) if settings.avoid else None
-    found = [] if settings.vision == "only" else list(_of_tree(view, settings, avoided))
+    found = [] if settings.vision == "only" else list(_of_tree(view, settings))
     wants_vision = settings.vision in ("beside_tree", "only") or (settings.vision == "without_tree" and not found)
     if wants_vision:
         taken = [candidate.box for candidate in found if candidate.box is not None]
-        found += _of_vision(view, taken)
+        controls = [] if settings.vision == "only" else [one for one in view.elements if one.role in MARKED_ROLES]
+        untouched = [one for one in view.elements if one.role not in WHOLE_ROLES and _is_avoided(one, settings.avoid)]
+        shown = (_visible_box(one, view.resolution) for one in (*controls, *untouched))
+        found += _of_vision(view, [*taken, *(box for box in shown if box is not None)])
     numbered = _number(found)[: settings.max_candidates]
     if settings.escape:
         press = Action(ActionType.KEY, keys=("esc",))
@@ -172,15 +177,17 @@ def list_candidates(view: ScreenView, settings: CandidateSettings) -> list[Candi
     return numbered
 
 
-def _of_tree(
-    view: ScreenView, settings: CandidateSettings, avoided: re.Pattern[str] | None
-) -> Iterator[CandidateAction]:
+def _is_avoided(element: A11yElement, avoid: Sequence[str]) -> bool:
+    return any(re.search(expression, element.name, re.IGNORECASE) for expression in avoid)
+
+
+def _of_tree(view: ScreenView, settings: CandidateSettings) -> Iterator[CandidateAction]:
     seen: set[tuple[str, Box]] = set()
     for element in view.elements:
         box = _visible_box(element, view.resolution)
         if box is None or (element.role, box) in seen or (element.states and "sensitive" not in element.states):
             continue
-        if avoided is not None and avoided.search(element.name):
+        if _is_avoided(element, settings.avoid):
             continue
         seen.add((element.role, box))
         x, y = _middle(box)

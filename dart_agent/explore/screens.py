@@ -58,7 +58,7 @@ CONTROL_ROLES = frozenset(
     ]
 )
 """Roles that count one by one and with their names. A window's title may hold a document's name, so that it is left out."""
-_WINDOW_ROLES = frozenset({"alert", "dialog", "frame", "window"})
+WINDOW_ROLES = frozenset({"alert", "dialog", "frame", "window"})
 _CONTAINER_ROLES = frozenset(
     {
         "application",
@@ -141,7 +141,7 @@ def shape_hash(elements: Iterable[A11yElement]) -> str:
         if element.role not in CONTROL_ROLES:
             counts[(element.role,)] = 1
             continue
-        name = "" if element.role in _WINDOW_ROLES else _DIGITS.sub("#", element.name.strip())
+        name = "" if element.role in WINDOW_ROLES else _DIGITS.sub("#", element.name.strip())
         counts[(element.role, name, *(state for state in _SHOWN_STATES if state in element.states))] += 1
     if not counts:
         return ""

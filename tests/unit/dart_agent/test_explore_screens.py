@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dart_agent.explore.candidates import CandidateAction, CandidateSettings, find_regions, list_candidates
+from dart_agent.explore.candidates import (
+    ALWAYS_AVOIDED,
+    CandidateAction,
+    CandidateSettings,
+    VisionUse,
+    find_regions,
+    list_candidates,
+)
 from dart_agent.explore.screens import ScreenIndex, ScreenView, has_changed, identify
 from dart_envs.types import ActionType, RgbImage
 from dart_server.wire import A11yElement
@@ -103,3 +110,63 @@ def test_regions_of_pixels_are_candidates_where_no_element_is(vision: str, expec
     assert y is not None
     assert 40 <= x <= 100
     assert 60 <= y <= 80
+
+
+def picture_of(*elements: A11yElement) -> RgbImage:
+    """A picture in which vision finds each of the elements."""
+    image = blank()
+    for one in elements:
+        image[one.y : one.y + one.h, one.x : one.x + one.w : 4] = 20
+    return image
+
+
+def clicked(found: list[CandidateAction], *elements: A11yElement) -> list[str]:
+    """Roles and names of what the candidates of vision click on."""
+    points = [(one.actions[0].x or 0, one.actions[0].y or 0) for one in found if one.source == "vision"]
+    return [
+        f"{one.role} {one.name}".strip()
+        for x, y in points
+        for one in elements
+        if one.x <= x <= one.x + one.w and one.y <= y <= one.y + one.h
+    ]
+
+
+@pytest.mark.parametrize(
+    ("vision", "expected"),
+    [
+        ("never", []),
+        ("without_tree", []),
+        ("beside_tree", ["panel"]),
+        ("only", ["push button Paste", "panel", "push button Save"]),
+    ],
+)
+def test_vision_offers_no_click_on_what_is_avoided_or_not_sensitive(vision: VisionUse, expected: list[str]) -> None:
+    controls = [
+        element("push button", "Paste", (40, 40), states=["showing"]),
+        element("push button", "Delete everything", (40, 96)),
+        element("label", "Log out", (200, 96)),
+        element("push button", "Save", (40, 150)),
+        element("panel", at=(200, 40)),
+    ]
+    image = picture_of(*controls)
+    assert len(find_regions(image)) == len(controls)
+    window = element("frame", "Log out of example.org", (0, 0)).model_copy(update={"w": WH[0], "h": WH[1]})
+    settings = CandidateSettings(vision=vision, avoid=(*ALWAYS_AVOIDED, "delete"))
+    found = list_candidates(screen(window, *controls, image=image), settings)
+    assert clicked(found, *controls) == expected
+
+
+def test_vision_leaves_out_the_controls_of_a_tree_that_has_no_candidate() -> None:
+    controls = [
+        element("push button", "Paste", (40, 40), states=["showing"]),
+        element("menu", "Log out", (40, 96)),
+        element("panel", at=(200, 40)),
+    ]
+    found = list_candidates(screen(*controls, image=picture_of(*controls)), CandidateSettings())
+    assert clicked(found, *controls) == ["panel"]
+
+
+@pytest.mark.parametrize("avoid", ["(?i)delete", "(?ix) del # what is deleted"])
+def test_an_expression_of_what_is_avoided_may_have_flags(avoid: str) -> None:
+    view = screen(element("push button", "Delete"), element("push button", "Reboot", (100, 10)))
+    assert [one.key for one in list_candidates(view, CandidateSettings(avoid=(*ALWAYS_AVOIDED, avoid)))] == ["escape"]
