@@ -7,8 +7,9 @@ exploration ends in an error and can be resumed. Two desktops never try the same
 choice while another desktop takes the same one is asked again.
 
 Ways to a screen: its snapshot (costs no step), else known actions from here, or from the start after a restart, each of them a step. Who
-arrives elsewhere goes on from there. Nobody goes to a screen for something that it no longer shows. Where nothing else is left to be tried,
-what showed such a candidate before is done again.
+arrives elsewhere goes on from there. Where that is a screen that nobody knew, the step is done there: a screen that changes by itself adds
+one screen per step on the way, not screens without end. Nobody goes to a screen for something that it no longer shows. Where nothing else
+is left to be tried, what showed such a candidate before is done again.
 
 Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops.base`), what is within reach
 (`dart_agent.explore.reach`), which snapshots there are (`dart_agent.explore.desktops.snapshots`).
@@ -165,7 +166,7 @@ class Explorer:
 
     def _next_step(self) -> int | None:
         """Number of the next step; None where a bound is reached."""
-        if len(self.graph.screens) >= self._settings.max_screens:
+        if self._has_all_screens():
             return None
         if self._returned_steps:
             step = min(self._returned_steps)
@@ -175,6 +176,9 @@ class Explorer:
             return None
         self._last_step += 1
         return self._last_step
+
+    def _has_all_screens(self) -> bool:
+        return len(self.graph.screens) >= self._settings.max_screens
 
     async def _step(self, walker: Walker, step: int) -> bool:
         """Do one step; False where nothing is left to be tried now, and nothing was done."""
@@ -225,14 +229,21 @@ class Explorer:
         return None
 
     async def _go_on(self, walker: Walker, rng: random.Random) -> bool:
-        """Bring the desktop to the screen that the chooser wants, or set its way there; False where nothing is left to be tried."""
+        """Bring the desktop to the screen that the chooser wants, or set its way there; False where nothing is left to be tried.
+
+        Where the way ends at a screen that nobody knew, the desktop stays, and the bound on screens may have been reached.
+        """
+        known = len(self.graph.screens)
         while True:
             scarce = self._stop(walker)
             assert walker.screen_id is not None
+            is_new = walker.screen_id > known
+            if is_new and self._has_all_screens():
+                return False
             costs = self._reach.costs(walker.screen_id, snapshots=self._settings.snapshots)
             unavailable = self._reach.absent.union(self._busy)
             context = PlaceContext(self.graph, walker.screen_id, costs, unavailable, rng)
-            if scarce and context.untried(walker.screen_id):
+            if (scarce or is_new) and context.untried(walker.screen_id):
                 return True
             if not any(context.untried(screen_id) for screen_id in costs):
                 if not await self._bring_back(walker, costs):
@@ -387,7 +398,7 @@ class Explorer:
                 candidates=added,
                 found_step=found_step,
             )
-        if new is not None:
+        if new is not None and arrived_by != "snapshot":  # else the snapshot that was restored shows something else
             await self._save(walker, new)
 
     async def _restart(self, walker: Walker) -> None:

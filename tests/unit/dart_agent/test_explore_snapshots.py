@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -14,9 +15,12 @@ from dart_agent.explore.choosers import BreadthFirstChooser
 from dart_agent.explore.desktops.base import DesktopFaultError
 from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop, _State
 from dart_agent.explore.explorer import Explorer
+from dart_agent.explore.screens import ScreenView
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.store import ExploreStore
+from dart_agent.explore.values import StepOutcome
 from dart_envs.types import Action
+from dart_server.wire import A11yElement
 
 SETTINGS = ExploreSettings(app="simulated/1", max_steps=60, max_snapshots=8)
 
@@ -133,3 +137,35 @@ async def test_a_snapshot_that_cannot_be_deleted_costs_no_step_and_is_deleted_at
         desktop.broken.clear()
         await explorer.discard_snapshots(desktop)
         assert stored(store) == set(desktop.application.snapshots) == set()
+
+
+class ChangingDesktop(SimulatedDesktop):
+    """Shows another button at each look, as an application does whose screen changes by itself; every look is a new screen."""
+
+    looks = 0
+
+    async def observe(self) -> ScreenView:
+        self.looks += 1
+        view, name = await super().observe(), "".join(chr(ord("a") + int(digit)) for digit in str(self.looks))
+        button = A11yElement(role="push button", name=name, states=["sensitive"], x=600, y=360, w=30, h=20)
+        return replace(view, elements=(*view.elements, button))
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+@pytest.mark.parametrize(("max_steps", "max_screens"), [(12, 1000), (100, 9)])
+async def test_a_screen_that_changes_by_itself_keeps_to_the_bounds(
+    tmp_path: Path, max_steps: int, max_screens: int, snapshots: bool
+) -> None:
+    bounds = {"max_steps": max_steps, "max_screens": max_screens, "snapshots": snapshots}
+    desktop = ChangingDesktop(SimulatedApplication(1, 60))
+    with ExploreStore.create(tmp_path, SETTINGS.model_copy(update=bounds)) as store:
+        explorer = Explorer(store, BreadthFirstChooser())
+        async with asyncio.timeout(60):
+            await explorer.run(desktop)
+        steps, screens = store.steps(), store.screens()
+        assert noted(explorer) == stored(store) == set(desktop.application.snapshots)
+    assert len(screens) == max_screens if max_screens < 1000 else len(steps) == max_steps
+    assert len(screens) <= 1 + 2 * len(steps) + 1
+    by_actions = [step for step in steps if step.outcome is StepOutcome.NEW_SCREEN]
+    assert desktop.application.saved <= len(by_actions) + 1 + desktop.restarts
+    assert (desktop.restores > 0) == snapshots, "the test shows nothing"
