@@ -2,8 +2,9 @@
 
 Role: `list_candidates` returns the candidates of a view. Rule: a candidate has a key, by which it is found again on later visits of its
 screen, and a group, which it shares with similar elements of other screens. Both come from what is done, role and name; an element without
-a name is told by its place on a grid instead. Of several elements that would have the same key, each has its number. Elements that are not
-sensitive, outside the screen, or whose name is to be avoided are left out.
+a name is told by its place on a grid instead. Numbers in names do not count in the group, so that a clock is not new at each look. Of
+several elements that would have the same key, each has its number. Elements that are not sensitive, outside the screen, or whose name is to
+be avoided are left out.
 
 From vision alone: the image is cut into cells of 8 x 8 pixels; cells with strong gradients that touch form regions; regions of the size of
 a control are clicked in their middle. No region is clicked in an element that is to be avoided. Where the tree is used, none is clicked in
@@ -23,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import field_validator
 
-from dart_agent.explore.screens import WINDOW_ROLES, ScreenView
+from dart_agent.explore.screens import WINDOW_ROLES, ScreenView, without_digits
 from dart_agent.grounding.samples import Box
 from dart_agent.strict_model import StrictModel
 from dart_envs.actions import action_from_dict, action_to_dict
@@ -202,8 +203,11 @@ def _of_tree(view: ScreenView, settings: CandidateSettings) -> Iterator[Candidat
             kinds["scroll_down"] = (Action(ActionType.SCROLL, x=x, y=y, dy=-SCROLL_CLICKS),)
             kinds["scroll_up"] = (Action(ActionType.SCROLL, x=x, y=y, dy=SCROLL_CLICKS),)
         for kind, actions in kinds.items():
-            group = f"{kind}|{element.role}|{element.name.strip() or _place(box, view.resolution)}"
-            yield CandidateAction(group, group, kind, actions, "tree", element.role, element.name.strip(), box)
+            name = element.name.strip()
+            key, group = (
+                f"{kind}|{element.role}|{told or _place(box, view.resolution)}" for told in (name, without_digits(name))
+            )
+            yield CandidateAction(key, group, kind, actions, "tree", element.role, name, box)
 
 
 def _of_vision(view: ScreenView, taken: Sequence[Box]) -> list[CandidateAction]:
@@ -219,13 +223,13 @@ def _of_vision(view: ScreenView, taken: Sequence[Box]) -> list[CandidateAction]:
 
 
 def _number(candidates: Sequence[CandidateAction]) -> list[CandidateAction]:
-    """Give candidates of the same group on one screen different keys."""
+    """Give candidates of one screen different keys."""
     counts: Counter[str] = Counter()
     numbered = []
     for candidate in candidates:
-        counts[candidate.group] += 1
-        number = counts[candidate.group]
-        numbered.append(candidate if number == 1 else replace(candidate, key=f"{candidate.group}#{number}"))
+        counts[candidate.key] += 1
+        number = counts[candidate.key]
+        numbered.append(candidate if number == 1 else replace(candidate, key=f"{candidate.key}#{number}"))
     return numbered
 
 

@@ -141,12 +141,17 @@ def shape_hash(elements: Iterable[A11yElement]) -> str:
         if element.role not in CONTROL_ROLES:
             counts[(element.role,)] = 1
             continue
-        name = "" if element.role in WINDOW_ROLES else _DIGITS.sub("#", element.name.strip())
+        name = "" if element.role in WINDOW_ROLES else without_digits(element.name.strip())
         counts[(element.role, name, *(state for state in _SHOWN_STATES if state in element.states))] += 1
     if not counts:
         return ""
     text = json.dumps(sorted((*token, str(count)) for token, count in counts.items()))
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def without_digits(name: str) -> str:
+    """A name with each number replaced by #, so that what counts or shows the time has one name."""
+    return _DIGITS.sub("#", name)
 
 
 def perceptual_hash(image: RgbImage) -> int:

@@ -19,6 +19,7 @@ from dart_server.wire import A11yElement
 
 SENSITIVE = ["enabled", "sensitive", "showing", "visible"]
 WH = (320, 200)
+NO_KEYS = CandidateSettings(escape=False)
 
 
 def element(
@@ -91,6 +92,23 @@ def test_candidates_have_keys_of_their_own_and_share_groups() -> None:
     assert [action.type for action in found[3].actions] == [ActionType.CLICK, ActionType.TYPE]
     assert found[3].with_text("xyz").actions[1].text == "xyz"
     assert [CandidateAction.from_dict(one.to_dict()) for one in found] == found
+
+
+def test_a_running_clock_is_one_group_and_its_times_have_keys_of_their_own() -> None:
+    names = ("12:03", "12:04", "12:04", "Sheet 1", "Sheet 20")
+    found = list_candidates(
+        screen(*(element("menu", name, (10 + 60 * at, 10)) for at, name in enumerate(names))), NO_KEYS
+    )
+    assert [one.key.removeprefix("click|menu|") for one in found] == [
+        "12:03",
+        "12:04",
+        "12:04#2",
+        "Sheet 1",
+        "Sheet 20",
+    ]
+    assert [one.group.removeprefix("click|menu|") for one in found] == ["#:#"] * 3 + ["Sheet #"] * 2
+    (nameless,) = list_candidates(screen(element("menu", at=(250, 150))), NO_KEYS)
+    assert nameless.key == nameless.group == "click|menu|@14,12"
 
 
 @pytest.mark.parametrize(("vision", "expected"), [("never", 0), ("without_tree", 0), ("beside_tree", 1), ("only", 2)])
