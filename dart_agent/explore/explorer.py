@@ -2,8 +2,9 @@
 
 Role: `Explorer.run` explores with one desktop, or with several that share the graph. Rule: the store knows a step before the next one of
 the same desktop begins; every step has a number below the bound, and random numbers of its own, made from seed and number. A model that
-fails, stalls or answers nonsense, and a desktop that fails, cost one step, never the graph; after `max_faults` of them in a row the
-exploration ends in an error and can be resumed. Two desktops never try the same candidate of the same screen at once: who is asked for a
+fails, stalls or answers nonsense, and a desktop that fails, cost one step, never the graph. After `max_faults` faults of the model in a row
+the exploration ends in an error and can be resumed. A desktop with `max_faults` faults in a row is retired: the others go on, and without
+any other the exploration ends in an error, too. Two desktops never try the same candidate of the same screen at once: who is asked for a
 choice while another desktop takes the same one is asked again.
 
 Ways to a screen: its snapshot (costs no step), else known actions from here, or from the start after a restart, each of them a step. Who
@@ -79,7 +80,10 @@ class Explorer:
         self._last_step = store.last_step()
         self._returned_steps: set[int] = set()
         """Numbers below the last one that were given back."""
-        self._faults = 0
+        self._model_faults = 0
+        """Faults of the model in a row, whichever desktop asked it."""
+        self._in_use = 0
+        """Desktops that are not retired."""
         self._walking = False
         """Whether desktops have begun to take steps."""
         self._busy: Counter[tuple[int, str]] = Counter()
@@ -109,6 +113,7 @@ class Explorer:
                 forks = await desktop.fork(self._settings.desktops - 1)
             self._walking = True
             walkers = [first, *(Walker(number, fork) for number, fork in enumerate(forks, 1))]
+            self._in_use = len(walkers)
             async with asyncio.TaskGroup() as group:
                 for walker in walkers:
                     group.create_task(self._walk(walker))
@@ -132,7 +137,7 @@ class Explorer:
 
     async def _walk(self, walker: Walker) -> None:
         try:
-            while (step := self._next_step()) is not None:
+            while walker.faults < self._settings.max_faults and (step := self._next_step()) is not None:
                 self._at_work.add(walker.number)
                 if await self._try_step(walker, step):
                     self._tell_moved()
@@ -158,10 +163,16 @@ class Explorer:
             return await self._step(walker, step)
         except ModelFaultError as fault:
             self._note_fault(walker, step, "model_fault", fault)
+            self._model_faults += 1
+            if self._model_faults >= self._settings.max_faults:
+                raise _too_many(self._model_faults, fault) from fault
         except DesktopFaultError as fault:
             self._note_fault(walker, step, "desktop_fault", fault)
             walker.screen_id = None
             self._miss(walker)
+            walker.faults += 1
+            if walker.faults >= self._settings.max_faults:
+                self._retire(walker, fault)
         return True
 
     def _next_step(self) -> int | None:
@@ -196,7 +207,7 @@ class Explorer:
             self._busy += Counter()  # keeps what is above 0
         if found.kind == "replay" and walker.screen_id != found.expected:
             self._miss(walker)
-        self._faults = 0
+        self._model_faults = walker.faults = 0
         return True
 
     async def _next_action(self, walker: Walker, step: int, rng: random.Random) -> _NextAction | None:
@@ -432,7 +443,7 @@ class Explorer:
                 await self._restart(walker)
 
     def _note_fault(self, walker: Walker, step: int, kind: str, fault: AgentError) -> None:
-        """A fault costs its step; too many in a row end the exploration. An action that has begun is the one that failed."""
+        """A fault costs its step. An action that has begun is the one that failed."""
         tried, walker.trying = walker.trying, None
         self._store.add_step(
             StoredStep(
@@ -449,12 +460,22 @@ class Explorer:
         if tried is not None:
             self.graph.record(tried[0], tried[1].key, StepOutcome.ERROR, None)
         self._report(f"{step:5d}  {kind.replace('_', ' ')}: {fault}")
-        self._faults += 1
-        if self._faults >= self._settings.max_faults:
-            raise AgentError(
-                f"the exploration ended after {self._faults} faults in a row, the last of them: {fault}. What was found is kept: resume it "
-                "when the cause is gone"
-            )
+
+    def _retire(self, walker: Walker, fault: DesktopFaultError) -> None:
+        """Go on without a desktop that fails; raises AgentError where it is the last one."""
+        self._in_use -= 1
+        if not self._in_use:
+            raise _too_many(walker.faults, fault) from fault
+        self._report(
+            f"       desktop {walker.number} is not used any more after {walker.faults} faults in a row: {fault}"
+        )
+
+
+def _too_many(faults: int, last: AgentError) -> AgentError:
+    return AgentError(
+        f"the exploration ended after {faults} faults in a row, the last of them: {last}. What was found is kept: resume it when the cause "
+        "is gone"
+    )
 
 
 def _first(errors: ExceptionGroup[Exception]) -> Exception:

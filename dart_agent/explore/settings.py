@@ -44,7 +44,8 @@ class ExploreSettings(StrictModel):
         desktops: How many desktops explore at once; all but the first are forks of it.
         snapshots: Whether screens are saved, and returned to, by snapshots. Without, the way back is walked from the start.
         max_snapshots: Most snapshots at once; those of screens that are least worth are deleted first.
-        max_faults: The exploration ends in an error after so many faults of model or desktop in a row.
+        max_faults: Faults in a row. After so many of the model the exploration ends in an error. A desktop with so many of its own is not
+            used any more; after the last one the exploration ends in an error.
         max_distance: Bits of the perceptual hash that may differ within one screen.
         applications: Further applications that belong to what is explored; with any other in front, it has been left.
         image: Desktop image.

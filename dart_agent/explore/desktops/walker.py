@@ -33,6 +33,7 @@ class Walker:
         goal: The screen that the chooser wants it to go to; None where it goes for another reason, or nowhere.
         way_back: What is being done to show absent candidates again.
         trying: Screen and candidate of an action that has begun and is not stored yet.
+        faults: Its own faults in a row.
         history: Its latest steps in words, the oldest first.
     """
 
@@ -47,4 +48,5 @@ class Walker:
     goal: int | None = None
     way_back: WayBack | None = None
     trying: tuple[int, CandidateAction] | None = None
+    faults: int = 0
     history: deque[str] = field(default_factory=lambda: deque(maxlen=HISTORY_STEPS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
+from dart_agent.errors import AgentError
 from dart_agent.explore.choosers import (
     BreadthFirstChooser,
     Choice,
@@ -23,6 +25,7 @@ from dart_agent.explore.choosers import (
     RandomChooser,
 )
 from dart_agent.explore.desktops import farm as farm_desktops
+from dart_agent.explore.desktops.base import DesktopFaultError
 from dart_agent.explore.desktops.farm import FarmDesktop
 from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.explorer import Explorer
@@ -172,6 +175,62 @@ def test_a_screen_that_two_desktops_show_at_once_is_stored_once(
         assert first.result() == second.result()
         assert store.read_image(first.result()).tolist() == image.tolist()
     assert len(list((tmp_path / "images").iterdir())) == 1
+
+
+class LostDesktop(SlowRestartDesktop):
+    """One of several desktops; those with the given numbers lose their leases when they are forked, and all that they are asked fails."""
+
+    lost: frozenset[int] = frozenset()
+    number, forked = 0, False
+
+    async def perform(self, actions: Sequence[Action]) -> None:
+        self._check()
+        await super().perform(actions)
+
+    async def restart(self) -> None:
+        self._check()
+        await super().restart()
+
+    async def restore(self, snapshot: str) -> None:
+        self._check()
+        await super().restore(snapshot)
+
+    async def fork(self, count: int) -> list[Self]:
+        copies = await super().fork(count)
+        for number, copy in enumerate(copies, 1):
+            copy.number, copy.lost, copy.forked = number, self.lost, True
+        self.forked = True
+        return copies
+
+    def _check(self) -> None:
+        if self.forked and self.number in self.lost:
+            raise DesktopFaultError(f"lease {self.number} is gone")
+
+
+@pytest.mark.parametrize(
+    ("lost", "desktops"), [({1}, 2), ({0}, 2), ({1, 2}, 3), ({0, 1, 2}, 3)], ids=["fork", "first", "forks", "all"]
+)
+async def test_a_desktop_that_is_gone_is_retired_and_the_others_go_on(
+    tmp_path: Path, lost: set[int], desktops: int
+) -> None:
+    desktop, lines = LostDesktop(SimulatedApplication(1, 40)), list[str]()
+    desktop.lost = frozenset(lost)
+    settings = SETTINGS.model_copy(update={"desktops": desktops})
+    with ExploreStore.create(tmp_path, settings) as store:
+        explorer = Explorer(store, GreatestQChooser(), report=lines.append)
+        if len(lost) == desktops:
+            with pytest.raises(AgentError, match=r"5 faults in a row, the last of them: lease .* is gone.*resume it"):
+                await explorer.run(desktop)
+        else:
+            await explorer.run(desktop)
+        steps = store.steps()
+    faults = Counter(step.desktop for step in steps if step.kind == "desktop_fault")
+    assert faults == dict.fromkeys(lost, settings.max_faults)
+    assert sum("is not used any more after 5 faults in a row: lease" in line for line in lines) == min(
+        len(lost), desktops - 1
+    )
+    if len(lost) < desktops:
+        assert len(steps) == settings.max_steps
 
 
 class StubFarm:
