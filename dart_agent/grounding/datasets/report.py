@@ -2,8 +2,8 @@
 
 Role: `summarize` counts judged answers by type, size, application and the cells of the authors' table; `read_answers` and `judge_answers`
 score answers of any model that were kept in a file. Rule: a sample without an answer is wrong, as an answer that cannot be read is; hit@1
-judges the first answer and hit@k the first answer with the k - 1 next ones; micro and macro stand beside each other, and the published
-average is named. Non-goals: asking a model.
+judges the first answer and hit@k the first answer with the k - 1 next ones; a refusal has no next ones; micro and macro stand beside each
+other, and the published average is named. Non-goals: asking a model.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class AnswerRecord(StrictModel):
     Attributes:
         sample_id: The question.
         points: One (x, y) per target, in pixels of the image; empty: the model refused; None: its answer could not be read.
-        candidates: Further answers, the best first, for hit@k; without the first one.
+        candidates: Further answers, the best first, for hit@k; without the first one. After a refusal they do not count.
     """
 
     sample_id: str
@@ -177,6 +177,7 @@ def judge_answers(dataset: GroundingDataset, answers: Mapping[str, AnswerRecord]
         answer = answers.get(sample.sample_id)
         right = answer is not None and is_hit(sample, answer.points)
         first.append((sample, right))
-        further = answer.candidates if answer is not None and answer.points else ()
+        refused = answer is not None and answer.points == ()
+        further = () if answer is None or refused else answer.candidates
         among.append((sample, right or is_hit_at(sample, further, k - 1)))
     return summarize(dataset, first, among, k) | {"unanswered": len(known - answers.keys())}

@@ -204,8 +204,11 @@ def test_hit_at_k_counts_the_first_answer(tmp_path: Path) -> None:
     dataset = read(osworld_g(tmp_path))
     wrong, right = ((0.0, 45.0),), ((70.0, 20.0),)
     for k, expected in ((1, 0), (2, 0), (3, 1)):
-        answer = AnswerRecord(sample_id="box-0", points=wrong[0:1], candidates=(wrong, right))
-        assert judge_answers(dataset, {"box-0": answer}, k)[f"hit@{k}"] == pytest.approx(expected / 3)
+        for first in (wrong[0:1], None):
+            answer = AnswerRecord(sample_id="box-0", points=first, candidates=(wrong, right))
+            assert judge_answers(dataset, {"box-0": answer}, k)[f"hit@{k}"] == pytest.approx(expected / 3)
+    refusal = AnswerRecord(sample_id="box-0", points=(), candidates=(right,))
+    assert judge_answers(dataset, {"box-0": refusal}, 3)["hit@3"] == 0, "a refusal is the last answer"
 
 
 def test_answers_in_a_file_are_checked(tmp_path: Path) -> None:
