@@ -68,7 +68,10 @@ def start(
     """Begin an exploration, and explore until a bound is reached."""
     with exit_on_error(), _needs_extra():
         from dart_agent.explore.store import ExploreStore, hold_folder
+        from dart_agent.explore.tables import make_engine
 
+        if options.database_url is not None:
+            make_engine(options.database_url)
         avoided = (*ALWAYS_AVOIDED, *avoid) if avoid else None
         candidates = _given(vision=vision, text=text, avoid=avoided)
         settings = _settings(

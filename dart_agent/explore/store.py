@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from pydantic import ValidationError
-from sqlalchemy import create_engine, delete, event, func, insert, inspect, select, update
+from sqlalchemy import delete, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -37,6 +37,7 @@ from dart_agent.explore.tables import (
     ExploreBase,
     ExploreStepTable,
     ScreenTable,
+    make_engine,
 )
 from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import read_image
@@ -47,7 +48,6 @@ from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement, Clock
 
 DATABASE_FILE, IMAGES, LOCK_FILE = "explore.sqlite", "images", "lock"
-BUSY_TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,7 @@ class ExploreStore:
     def __init__(self, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.out = out
         self._clock = clock
-        self._engine = create_engine(url or f"sqlite:///{out / DATABASE_FILE}")
-        if self._engine.dialect.name == "sqlite":
-            event.listen(self._engine, "connect", _set_pragmas)
+        self._engine = make_engine(url or f"sqlite:///{out / DATABASE_FILE}")
 
     @classmethod
     def create(
@@ -168,8 +166,10 @@ class ExploreStore:
 
     @staticmethod
     def check_exists(out: Path, url: str | None = None) -> None:
-        """Raise ConfigError where a folder has no exploration; of another database only opening it can tell."""
-        if url is None and not (out / DATABASE_FILE).is_file():
+        """Raise ConfigError where a folder has no exploration; of another database only opening it can tell, or that its URL is none."""
+        if url is not None:
+            make_engine(url)
+        elif not (out / DATABASE_FILE).is_file():
             raise ConfigError(f"there is no exploration in {out}: start one with `dart-agent explore start`")
 
     @classmethod
@@ -390,11 +390,6 @@ class ExploreStore:
         except DBAPIError as error:
             said = next(iter(str(error.orig).splitlines()), type(error.orig).__name__)
             raise StoreError(f"the database of the exploration in {self.out} cannot be used: {said}") from error
-
-
-def _set_pragmas(connection: Any, _record: Any) -> None:
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}"):
-        connection.execute(f"PRAGMA {pragma}")
 
 
 def _by_screen(candidates: Sequence[tuple[int, CandidateAction]]) -> dict[int, list[CandidateAction]]:

@@ -1,4 +1,4 @@
-"""Tables of an exploration (SQLAlchemy 2): its settings, its screens, their candidates, and every step.
+"""Tables of an exploration (SQLAlchemy 2): its settings, its screens, their candidates, and every step; the engine of their database.
 
 Rule: screens, candidates and steps are only added; a screen's snapshot comes and goes. A transaction that adds has the next `revision`,
 which all that it added bears: revisions are the order in which things were found, also where several desktops take steps at once and a step
@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ForeignKey, UniqueConstraint
+from sqlalchemy import JSON, Engine, ForeignKey, UniqueConstraint, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from dart_agent.errors import ConfigError
+
+BUSY_TIMEOUT_MS = 10_000
 
 
 class ExploreBase(DeclarativeBase):
@@ -95,3 +100,37 @@ class ExploreStepTable(ExploreBase):
     cause: Mapped[str | None]
     at_s: Mapped[float]
     revision: Mapped[int]
+
+
+def make_engine(url: str) -> Engine:
+    """Make the engine of a database; nothing is connected yet.
+
+    Args:
+        url: Its URL.
+
+    Returns:
+        The engine.
+
+    Raises:
+        ConfigError: It is no URL, there is no such kind of database, or its driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "--database-url is no URL of a database; it looks like postgresql+psycopg://USER@HOST/NAME or sqlite:////FOLDER/FILE"
+        ) from None
+    try:
+        engine = create_engine(parsed, hide_parameters=True)
+    except ArgumentError:
+        raise ConfigError(f"--database-url: there is no kind of database that is called {parsed.drivername}") from None
+    except ImportError as error:
+        raise ConfigError(f"--database-url: the driver of {parsed.drivername} is not installed: {error}") from None
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _set_pragmas)
+    return engine
+
+
+def _set_pragmas(connection: Any, _record: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={BUSY_TIMEOUT_MS}"):
+        connection.execute(f"PRAGMA {pragma}")

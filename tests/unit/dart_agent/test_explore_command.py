@@ -73,14 +73,24 @@ def test_a_command_builds_the_graph_from_the_store_once(tmp_path: Path, monkeypa
         (["--resolution", "wide"], "WIDTHxHEIGHT"),
         (["--app", "simulated/x"], "simulated/SEED"),
         (["--avoid", "delete ("], "'delete (' is no regular expression"),
+        (["--database-url", "foo"], "--database-url is no URL of a database"),
+        (["--database-url", "postgresql://me:secret@host:port/x"], "--database-url is no URL of a database"),
+        (["--database-url", "nosuch://me:secret@host/y"], "there is no kind of database that is called nosuch"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(tmp_path: Path, more: list[str], said: str) -> None:
     out = tmp_path / "explored"
     code, output = run(*START, "--out", str(out), *more)
     assert code == 2
-    assert said in output
+    assert said in " ".join(output.split())
+    assert "secret" not in output
     assert not out.exists()
+
+
+@pytest.mark.parametrize("command", [("resume",), ("page",), ("queries", "--to", "data")])
+def test_a_database_that_cannot_be_is_told_in_one_sentence(tmp_path: Path, command: tuple[str, ...]) -> None:
+    code, output = run("explore", *command, str(tmp_path), "--database-url", "nosuch://x/y")
+    assert (code, "there is no kind of database that is called nosuch" in " ".join(output.split())) == (2, True)
 
 
 def test_one_process_explores_in_a_folder(tmp_path: Path) -> None:
