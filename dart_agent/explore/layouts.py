@@ -5,7 +5,7 @@ changed, and an upgrade that was killed is repeated. Non-goals: the tables of to
 
 Layout 1 had no revisions: its steps have the time at which they were stored, its screens and candidates the number of a step. From these
 the order is made anew, so that nothing comes after its first use. With one desktop it is the order that was; with several it is one of
-those that were possible.
+those that were possible. Layout 2 did not say which folder has the screenshots.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from dart_agent.explore.tables import CandidateTable, ExplorationTable, ExploreStepTable, ScreenTable
 
-LAYOUT = 2
+LAYOUT = 3
 """Number of the layout of today."""
 
 
@@ -29,17 +29,22 @@ def upgrade_layout(engine: Engine, layout: int | None) -> bool:
     Returns:
         Whether there is a way from there.
     """
-    if layout != 1:
+    if layout not in (1, 2):
         return False
     for table in (ExplorationTable, ScreenTable, CandidateTable, ExploreStepTable):
-        name = table.__tablename__
-        if "revision" not in {column["name"] for column in inspect(engine).get_columns(name)}:
-            with engine.begin() as connection:
-                connection.execute(text(f"ALTER TABLE {name} ADD COLUMN revision INTEGER NOT NULL DEFAULT 0"))
+        _add_column(engine, table.__tablename__, "revision", "INTEGER NOT NULL DEFAULT 0")
+    _add_column(engine, ExplorationTable.__tablename__, "folder", "VARCHAR")
     with Session(engine) as session, session.begin():
-        newest = _number_revisions(session)
-        session.execute(update(ExplorationTable).values(layout=LAYOUT, revision=newest))
+        newest = {"revision": _number_revisions(session)} if layout == 1 else {}
+        session.execute(update(ExplorationTable).values(layout=LAYOUT, **newest))
     return True
+
+
+def _add_column(engine: Engine, table: str, column: str, kind: str) -> None:
+    """Add a column where the table lacks it."""
+    if column not in {one["name"] for one in inspect(engine).get_columns(table)}:
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
 
 
 def _number_revisions(session: Session) -> int:

@@ -2,11 +2,13 @@
 
 Role: `ExploreStore` creates, reads and extends an exploration. Rule: what a step found is one transaction, and its images are complete
 files before it, so that a process that was killed leaves the graph as it was after the last step. Transactions are numbered (`revision`),
-and the graph is built again in their order. The database is SQLite in the folder, or any other by its URL; one process writes at a time.
+and the graph is built again in their order. The database is SQLite in the folder, or any other by its URL, which notes the folder by its
+id and refuses another one; one process writes at a time.
 Non-goals: what the graph means (`dart_agent.explore.graph`).
 
     OUT/explore.sqlite    the tables of `dart_agent.explore.tables`
     OUT/images/SHA256.png screenshots before and after steps
+    OUT/id                id of the folder, which is copied and moved with it
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from uuid import uuid4
 
 from pydantic import ValidationError
 from sqlalchemy import delete, func, insert, inspect, select, update
@@ -47,7 +50,7 @@ from dart_envs.observations.annotated_screens import write_screenshot
 from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement, Clock
 
-DATABASE_FILE, IMAGES, LOCK_FILE = "explore.sqlite", "images", "lock"
+DATABASE_FILE, IMAGES, LOCK_FILE, ID_FILE = "explore.sqlite", "images", "lock", "id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,11 @@ class ExploreStore:
             replaceable, root_snapshot = store._is_replaceable(settings)
             if not replaceable:
                 store.close()
-                raise ConfigError(f"{out} holds an exploration already: resume it, or give another folder")
+                if url is None:
+                    raise ConfigError(f"{out} holds an exploration already: resume it, or give another folder")
+                raise ConfigError(
+                    f"the database {store._name} holds an exploration already: resume it in its folder, or give another database"
+                )
             ExploreBase.metadata.create_all(store._engine)
             with Session(store._engine) as session, session.begin():
                 session.execute(delete(ExplorationTable))
@@ -160,6 +167,7 @@ class ExploreStore:
                         created_s=clock.time(),
                         root_snapshot=root_snapshot,
                         revision=0,
+                        folder=store._make_folder_id(),
                     )
                 )
         return store
@@ -185,7 +193,7 @@ class ExploreStore:
             The store.
 
         Raises:
-            ConfigError: There is none, or it was made by another version.
+            ConfigError: There is none, it was made by another version, or its screenshots are in another folder.
         """
         cls.check_exists(out, url)
         store = cls(out, url, clock=clock)
@@ -199,6 +207,8 @@ class ExploreStore:
                 raise ConfigError(
                     f"the exploration in {out} was made by another version: start a new one in another folder"
                 )
+        if url is not None:
+            store._check_folder()
         return store
 
     @property
@@ -376,6 +386,36 @@ class ExploreStore:
         wanted = settings.model_dump(mode="json")
         same = all(before.get(name) == wanted[name] for name in ("app", "image", "resolution"))
         return root is None or same, root
+
+    @property
+    def _name(self) -> str:
+        """The database, as it may be told."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    def _read_folder_id(self) -> str:
+        path = self.out / ID_FILE
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def _make_folder_id(self) -> str:
+        """The id of the folder, which is given one where it has none."""
+        folder = self._read_folder_id() or uuid4().hex
+        (self.out / ID_FILE).write_text(folder, encoding="utf-8")
+        return folder
+
+    def _check_folder(self) -> None:
+        """Raise ConfigError where the screenshots are in another folder; one that no layout has noted has that of the first screen."""
+        with self._errors(), Session(self._engine) as session:
+            noted = session.scalar(select(ExplorationTable.folder))
+            first = session.scalar(select(ScreenTable.image_sha256).order_by(ScreenTable.screen_id).limit(1))
+        if noted is None and (first is None or self.image_path(first).is_file()):
+            noted = self._make_folder_id()
+            with self._write() as session:
+                session.execute(update(ExplorationTable).values(folder=noted))
+        if noted is None or noted != self._read_folder_id():
+            self.close()
+            raise ConfigError(
+                f"{self.out} is not the folder of the exploration in the database {self._name}: give the folder that it began with"
+            )
 
     @contextmanager
     def _write(self) -> Iterator[Session]:

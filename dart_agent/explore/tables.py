@@ -28,7 +28,8 @@ class ExploreBase(DeclarativeBase):
 class ExplorationTable(ExploreBase):
     """The one exploration of the database. `layout` is the number of the tables' layout.
 
-    `root_snapshot` is the snapshot of the started application, where desktops can be saved. `revision` is the newest one.
+    `root_snapshot` is the snapshot of the started application, where desktops can be saved. `revision` is the newest one. `folder` is the
+    id of the folder with the screenshots; None: no folder has been noted since an earlier layout.
     """
 
     __tablename__ = "exploration"
@@ -38,6 +39,7 @@ class ExplorationTable(ExploreBase):
     created_s: Mapped[float]
     root_snapshot: Mapped[str | None]
     revision: Mapped[int]
+    folder: Mapped[str | None]
 
 
 class ScreenTable(ExploreBase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,41 @@ def test_what_is_avoided_and_what_belongs_to_the_application_are_said_at_the_sta
         assert store.settings.applications == ("Helper",)
     code, said = run("explore", "resume", str(out), "--steps", "4")
     assert code == 0, said
+
+
+def test_a_database_belongs_to_the_folder_that_its_exploration_began_with(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'explored.sqlite'}"
+    first, other, steps = tmp_path / "a", tmp_path / "b", ("--database-url", url, "--steps", "3")
+    assert run(*START, "--out", str(first), *steps)[0] == 0
+    code, said = run(*START, "--out", str(other), *steps)
+    assert code == 2
+    assert f"the database {url} holds an exploration already" in said.replace("\n", " ")
+    (other / "id").write_text("another one")
+    for command in (
+        ("resume", str(other)),
+        ("page", str(other)),
+        ("queries", str(other), "--to", str(tmp_path / "data")),
+    ):
+        code, said = run("explore", *command, "--database-url", url)
+        assert code == 2
+        assert f"is not the folder of the exploration in the database {url}" in said.replace("\n", " ")
+    assert list((other / "images").iterdir()) == []
+    first.rename(tmp_path / "moved")
+    code, said = run("explore", "resume", str(tmp_path / "moved"), "--database-url", url, "--steps", "5")
+    assert code == 0, said
+
+
+def test_an_exploration_of_an_earlier_layout_notes_the_folder_that_has_its_screenshots(tmp_path: Path) -> None:
+    database = tmp_path / "explored.sqlite"
+    options = ("--database-url", f"sqlite:///{database}")
+    assert run(*START, "--out", str(tmp_path / "a"), *options, "--steps", "3")[0] == 0
+    (tmp_path / "a" / "id").unlink()
+    with sqlite3.connect(database) as connection:
+        connection.execute("ALTER TABLE exploration DROP COLUMN folder")
+        connection.execute("UPDATE exploration SET layout = 2")
+    connection.close()
+    assert run("explore", "page", str(tmp_path / "b"), *options)[0] == 2
+    code, said = run("explore", "page", str(tmp_path / "a"), *options)
+    assert code == 0, said
+    (tmp_path / "a" / "id").unlink()
+    assert run("explore", "page", str(tmp_path / "a"), *options)[0] == 2
