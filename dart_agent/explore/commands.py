@@ -119,6 +119,7 @@ def page(
         from dart_agent.explore.store import ExploreStore
 
         with ExploreStore.open(out, options.database_url) as store:
+            store.stop_at_newest()
             typer.echo(f"the page is {_write_page(store, store.load_graph(), to)}")
 
 
@@ -136,6 +137,7 @@ def queries(
 
         endpoint = _parse_endpoint(options.base_url, options) if options.base_url else None
         with ExploreStore.open(out, options.database_url) as store:
+            store.stop_at_newest()
             written = (
                 None if endpoint is None else asyncio.run(_ask_for_queries(store, endpoint, options.model_timeout))
             )

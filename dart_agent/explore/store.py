@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
-from sqlalchemy import delete, func, insert, inspect, select, update
+from sqlalchemy import Select, delete, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -51,6 +51,9 @@ from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement, Clock
 
 DATABASE_FILE, IMAGES, LOCK_FILE, ID_FILE = "explore.sqlite", "images", "lock", "id"
+
+
+_FoundTable = TypeVar("_FoundTable", ScreenTable, CandidateTable, ExploreStepTable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,8 @@ class ExploreStore:
     def __init__(self, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.out = out
         self._clock = clock
+        self._newest: int | None = None
+        """The newest revision that is read; None: all are."""
         self._engine = make_engine(url or f"sqlite:///{out / DATABASE_FILE}")
 
     @classmethod
@@ -243,6 +248,11 @@ class ExploreStore:
         with self._write() as session:
             session.execute(update(ExplorationTable).values(root_snapshot=snapshot))
 
+    def stop_at_newest(self) -> None:
+        """Read from now on only what is stored already, so that all that is read fits together while another process explores."""
+        with self._errors(), Session(self._engine) as session:
+            self._newest = session.scalars(select(ExplorationTable.revision)).one()
+
     def load_graph(self) -> ExplorationGraph:
         """Build the graph again, with the Q-values that it had.
 
@@ -255,9 +265,9 @@ class ExploreStore:
         candidates: dict[int, list[tuple[int, CandidateAction]]] = defaultdict(list)
         steps: dict[int, list[StoredStep]] = defaultdict(list)
         with self._errors(), Session(self._engine) as session:
-            for row in session.scalars(select(ScreenTable).order_by(ScreenTable.screen_id)):
+            for row in session.scalars(self._select(ScreenTable).order_by(ScreenTable.screen_id)):
                 screens[row.revision].append(_to_screen(row, {}).known)
-            for one in session.scalars(select(CandidateTable).order_by(CandidateTable.seq)):
+            for one in session.scalars(self._select(CandidateTable).order_by(CandidateTable.seq)):
                 candidates[one.revision].append((one.screen_id, CandidateAction.from_dict(one.record)))
         for step in self.steps():
             steps[step.revision].append(step)
@@ -278,9 +288,9 @@ class ExploreStore:
     def screens(self) -> list[StoredScreen]:
         """All screens with their candidates, the oldest first."""
         with self._errors(), Session(self._engine) as session:
-            rows = session.scalars(select(ScreenTable).order_by(ScreenTable.screen_id)).all()
+            rows = session.scalars(self._select(ScreenTable).order_by(ScreenTable.screen_id)).all()
             candidates: dict[int, dict[str, CandidateAction]] = {row.screen_id: {} for row in rows}
-            for one in session.scalars(select(CandidateTable).order_by(CandidateTable.seq)):
+            for one in session.scalars(self._select(CandidateTable).order_by(CandidateTable.seq)):
                 candidates[one.screen_id][one.key] = CandidateAction.from_dict(one.record)
             return [_to_screen(row, candidates[row.screen_id]) for row in rows]
 
@@ -288,7 +298,7 @@ class ExploreStore:
         """All steps in the order in which they ended."""
         order = (ExploreStepTable.revision, ExploreStepTable.step)
         with self._errors(), Session(self._engine) as session:
-            return [_to_step(row) for row in session.scalars(select(ExploreStepTable).order_by(*order))]
+            return [_to_step(row) for row in session.scalars(self._select(ExploreStepTable).order_by(*order))]
 
     def last_step(self) -> int:
         """The greatest number of a step; 0 before the first."""
@@ -386,6 +396,10 @@ class ExploreStore:
         wanted = settings.model_dump(mode="json")
         same = all(before.get(name) == wanted[name] for name in ("app", "image", "resolution"))
         return root is None or same, root
+
+    def _select(self, table: type[_FoundTable]) -> Select[tuple[_FoundTable]]:
+        rows = select(table)
+        return rows if self._newest is None else rows.where(table.revision <= self._newest)
 
     @property
     def _name(self) -> str:

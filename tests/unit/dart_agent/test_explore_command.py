@@ -13,7 +13,7 @@ from dart_agent.cli import app
 from dart_agent.explore.candidates import ALWAYS_AVOIDED
 from dart_agent.explore.graph import ExplorationGraph
 from dart_agent.explore.page import coverage
-from dart_agent.explore.store import ExploreStore, hold_folder
+from dart_agent.explore.store import ExploreStore, StoredScreen, hold_folder
 
 START = ["explore", "start", "--app", "simulated/2"]
 
@@ -178,3 +178,25 @@ def test_an_exploration_of_an_earlier_layout_notes_the_folder_that_has_its_scree
     assert code == 0, said
     (tmp_path / "a" / "id").unlink()
     assert run("explore", "page", str(tmp_path / "a"), *options)[0] == 2
+
+
+@pytest.mark.parametrize("command", [("page",), ("queries", "--to", "data")])
+def test_what_an_exploration_stores_meanwhile_does_not_disturb_its_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    out, screens, counts = tmp_path / "explored", ExploreStore.screens, list[int]()
+    monkeypatch.chdir(tmp_path)
+    assert run(*START, "--out", str(out), "--steps", "5", "--chooser", "breadth-first")[0] == 0
+
+    def screens_and_more(store: ExploreStore) -> list[StoredScreen]:
+        found = screens(store)
+        counts.append(len(found))
+        if len(counts) == 1:
+            assert run("explore", "resume", str(out), "--steps", "30", "--chooser", "greatest-q")[0] == 0
+            counts.append(len(screens(store)))
+        return found
+
+    monkeypatch.setattr(ExploreStore, "screens", screens_and_more)
+    code, said = run("explore", *command, str(out))
+    assert code == 0, said
+    assert counts[0] == counts[-1] < counts[1], "the other process has found nothing: the test shows nothing"
