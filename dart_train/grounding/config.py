@@ -24,6 +24,8 @@ LEARNING_RATE = 1e-4
 """GUI-Actor's rate of its first stage, and that of adapters."""
 WHOLE_MODEL_LEARNING_RATE = 5e-6
 """GUI-Actor's rate of its second stage, which collapses at 1e-4 (microsoft/GUI-Actor, issue 16)."""
+WARMUP_UPDATES = 30
+"""Updates over which the learning rate rises, where nothing else is given."""
 VERIFIER_LEARNING_RATE = 2e-5
 """GUI-Actor's rate of its verifier (arXiv 2506.03143, appendix F)."""
 
@@ -41,7 +43,8 @@ class SupervisedConfig(StrictModel):
         updates: Updates in all.
         images_per_update: Images per update.
         questions_per_image: Greatest number of samples of an image in an update.
-        optimizer: AdamW; the learning rate, where it is not given, is `default_learning_rate`.
+        optimizer: AdamW. What is not given of it: the learning rate is `default_learning_rate`, after a warm-up of 30 updates, with the
+            schedule `cosine`.
         checkpoint_every: Updates between trainer states.
         report_every: Updates per metric line.
         seed: Seed of all that is random.
@@ -64,7 +67,7 @@ class SupervisedConfig(StrictModel):
     updates: int = Field(default=1000, ge=1)
     images_per_update: int = Field(default=8, ge=1)
     questions_per_image: int = Field(default=6, ge=1)
-    optimizer: OptimizerSettings = OptimizerSettings(lr_warmup_updates=30, lr_schedule="cosine", grad_clip=1.0)
+    optimizer: OptimizerSettings = OptimizerSettings()
     checkpoint_every: int = Field(default=200, ge=1)
     report_every: int = Field(default=20, ge=1)
     seed: int = Field(default=0, ge=0)
@@ -81,10 +84,15 @@ class SupervisedConfig(StrictModel):
         return LEARNING_RATE
 
     @model_validator(mode="after")
-    def _choose_learning_rate(self) -> Self:
-        if "optimizer" not in self.model_fields_set or "learning_rate" not in self.optimizer.model_fields_set:
-            optimizer = self.optimizer.model_copy(update={"learning_rate": self.default_learning_rate})
-            object.__setattr__(self, "optimizer", optimizer)  # the model is frozen, and this is its default
+    def _complete_optimizer(self) -> Self:
+        given = self.optimizer.model_fields_set if "optimizer" in self.model_fields_set else frozenset[str]()
+        defaults = {
+            "learning_rate": self.default_learning_rate,
+            "lr_warmup_updates": WARMUP_UPDATES,
+            "lr_schedule": "cosine",
+        }
+        missing = {name: value for name, value in defaults.items() if name not in given}
+        object.__setattr__(self, "optimizer", self.optimizer.model_copy(update=missing))  # the model is frozen
         return self
 
 

@@ -267,6 +267,25 @@ def test_a_whole_model_learns_slowly_unless_told_otherwise(tmp_path: Path) -> No
     assert {group["lr"] for group in trainer.optimizer.param_groups} == {5e-6}
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (30, "cosine")),
+        ({"learning_rate": 1e-3}, (30, "cosine")),
+        ({"weight_decay": 0.1, "lr_schedule": "constant"}, (30, "constant")),
+        ({"lr_warmup_updates": 0}, (0, "cosine")),
+    ],
+)
+def test_a_setting_of_the_optimizer_leaves_the_others_as_they_are(
+    tmp_path: Path, given: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    optimizer = config(tmp_path, optimizer=given).optimizer
+    assert (optimizer.lr_warmup_updates, optimizer.lr_schedule) == expected
+    assert given.items() <= optimizer.model_dump().items()
+    again = GroundingConfig.model_validate_json(config(tmp_path, optimizer=given).model_dump_json())
+    assert again.optimizer == optimizer
+
+
 @pytest.mark.slow
 def test_head_and_backbone_learn_to_point(tmp_path: Path) -> None:
     lines: list[Any] = []
