@@ -397,7 +397,7 @@ class ExploreStore:
         same = all(before.get(name) == wanted[name] for name in ("app", "image", "resolution"))
         return root is None or same, root
 
-    def _select(self, table: type[_FoundTable]) -> Select[tuple[_FoundTable]]:
+    def _select(self, table: type[_FoundTable]) -> Select[_FoundTable]:
         rows = select(table)
         return rows if self._newest is None else rows.where(table.revision <= self._newest)
 
