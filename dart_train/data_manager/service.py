@@ -61,6 +61,7 @@ from dart_train.scheduling.events import (
     PolicyPublished,
     RolloutAbandoned,
     RolloutParked,
+    RolloutRestarted,
     WorkAsked,
     WorkerReleased,
 )
@@ -317,6 +318,7 @@ class DataManager:
             self._store.record_event(
                 session, "rollout_restarted", rollout_id=request.rollout_id, cause=request.cause, steps=dropped
             )
+            self._scheduler.handle(session, RolloutRestarted(self._scheduler.now_s(), request.rollout_id))
             return dropped
 
     def _check_images(self, rollout_id: str, hashes: Iterable[str]) -> None:

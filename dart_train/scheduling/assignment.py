@@ -18,6 +18,7 @@ from dart_train.scheduling.events import (
     RolloutAbandoned,
     RolloutEnded,
     RolloutParked,
+    RolloutRestarted,
     WorkAsked,
     WorkerReleased,
 )
@@ -174,15 +175,22 @@ def on_parked(state: SchedulerState, event: RolloutParked, commands: list[Comman
         cancel(state, rollout, "its phase has ended", commands)
         close_if_finished(state, rollout.group, commands)
         return
-    rollout.partial = event.partial
-    if rollout.partial_version is None:
-        rollout.partial_version = event.version_min
+    rollout.partial, rollout.partial_version = event.partial, event.version_min
     if event.failed_start is not None:
         requeue(state, rollout, event.failed_start, commands, uses_attempt=not _is_stopping(rollout))
         return
     state.leave(rollout)
     state.enter_parked(rollout)
     commands.append(UnassignRollout(rollout.rollout_id, "parked", rollout.attempt, "stopped at a step", event.partial))
+
+
+def on_restarted(state: SchedulerState, event: RolloutRestarted, commands: list[Command]) -> None:
+    """Forget the partial trajectory of a rollout that its worker begins anew; where its assignment has expired, it stays parked."""
+    rollout = state.rollouts.get(event.rollout_id)
+    if rollout is not None:
+        rollout.partial_version = None
+        if rollout.state == "assigned":
+            rollout.partial = None
 
 
 def on_released(state: SchedulerState, event: WorkerReleased, commands: list[Command]) -> None:

@@ -137,7 +137,7 @@ class RolloutParked:
         now_s: Time.
         rollout_id: The rollout.
         partial: Reference by which the worker that continues it finds the partial trajectory and its desktop.
-        version_min: Oldest policy version among its tokens, None where it has none.
+        version_min: Oldest policy version among all tokens of the partial trajectory, None where it has none.
         failed_start: Why the worker could not continue it, which uses up an attempt; None: it was stopped at a step.
     """
 
@@ -146,6 +146,14 @@ class RolloutParked:
     partial: str
     version_min: PolicyVersion | None = None
     failed_start: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRestarted:
+    """A worker begins an assigned rollout anew; its partial trajectory was dropped."""
+
+    now_s: float
+    rollout_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +249,7 @@ Event = (
     | WorkerReleased
     | RolloutAbandoned
     | RolloutParked
+    | RolloutRestarted
     | RolloutEnded
     | PoolSearched
     | BatchAsked

@@ -205,6 +205,33 @@ def test_what_cannot_be_continued_begins_anew_with_its_cause(harness: DataManage
     assert harness.manager.report(TrajectoryPayload.from_value(trajectory))
 
 
+def test_a_rollout_that_begins_anew_has_the_version_of_its_new_steps(
+    harness: DataManagerHarness, item: WorkItem
+) -> None:
+    rows = stream_payloads(played(harness, item).steps_S)
+
+    def park(held: WorkItem, version: int) -> None:
+        spans = [(version, *span[1:]) for span in rows[0].version_spans]
+        store(harness, held, rows[0].model_copy(update={"version_spans": spans}))
+        harness.manager.park(ParkRequest(rollout_id=held.rollout_id, assignment=held.assignment, state=STATE))
+
+    def version() -> int | None:
+        with harness.manager._scheduler.transaction() as session:
+            return harness.manager._scheduler.state(session).rollouts[item.rollout_id].partial_version
+
+    park(item, 3)
+    again = harness.must_acquire("w1")
+    assert (again.rollout_id, version()) == (item.rollout_id, 3)
+    harness.manager.restart(
+        RestartRequest(rollout_id=again.rollout_id, assignment=again.assignment, cause="its desktop is gone")
+    )
+    assert version() is None
+    park(again, 5)
+    assert version() == 5
+    harness.restart()
+    assert version() == 5
+
+
 def test_what_is_given_back_leaves_no_steps(harness: DataManagerHarness, item: WorkItem) -> None:
     store(harness, item, stream_payloads(played(harness, item).steps_S)[0])
     harness.abandon(item)

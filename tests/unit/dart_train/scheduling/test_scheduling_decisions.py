@@ -27,6 +27,7 @@ from dart_train.scheduling.events import (
     PhaseStopped,
     RolloutAbandoned,
     RolloutParked,
+    RolloutRestarted,
     TimePassed,
     WorkAsked,
     WorkerReleased,
@@ -362,6 +363,38 @@ def test_a_partial_trajectory_that_became_stale_is_discarded() -> None:
     harness.group(version=1)
     harness.batch(1)
     assert [each.state for each in only(harness.update(2), UnassignRollout)] == ["cancelled"]
+
+
+def test_a_rollout_that_was_begun_anew_is_as_fresh_as_its_new_steps() -> None:
+    harness = SchedulingHarness(
+        scheduling={"over_provision": 1.25}, batch={"min_groups": 1, "max_groups": 1, "max_staleness": 1}
+    )
+    harness.train()
+    again = harness.must_ask()
+    harness.do(RolloutParked(0.0, again.rollout_id, "partial", version_min=0))
+    members = [harness.must_ask() for _ in range(5)]
+    assert again.rollout_id in {each.rollout_id for each in members}
+    harness.do(RolloutRestarted(0.0, again.rollout_id))
+    harness.group(version=1)
+    harness.batch(1), harness.update(2)
+    others = [each for each in members if each.rollout_id != again.rollout_id]
+    for each, reward in zip(others, (1.0, 0.0, 0.0, 0.0), strict=True):
+        harness.end(each.rollout_id, reward, version=2)
+    harness.do(RolloutParked(0.0, again.rollout_id, "partial", version_min=2))
+    harness.batch(2)
+    assert not only(harness.update(3), UnassignRollout), "its oldest tokens are of version 2"
+    assert again.rollout_id in harness.state.rollouts
+
+
+def test_a_rollout_that_was_begun_anew_has_nothing_to_continue_where_its_worker_dies() -> None:
+    harness = SchedulingHarness()
+    harness.train()
+    item = harness.must_ask()
+    harness.do(RolloutParked(0.0, item.rollout_id, "partial", version_min=0))
+    assert harness.must_ask().partial == "partial"
+    harness.do(RolloutRestarted(0.0, item.rollout_id))
+    (freed,) = only(harness.do(WorkerReleased(0.0, "w")), UnassignRollout)
+    assert (freed.state, freed.partial) == ("queued", None)
 
 
 def test_no_rollout_starts_while_the_kv_cache_is_full_unless_nothing_runs() -> None:
