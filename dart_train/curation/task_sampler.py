@@ -157,7 +157,11 @@ class TaskSampler:
         if self._draw is None:
             return self._least_run(random.choices(self.families, list(weights.values()))[0], random)
         number = self._draw.draw(random.random())
-        return self._least_run(self.families[number], random) if self._by_family else self._by_number(number)
+        if self._by_family:
+            return self._least_run(self.families[number], random)
+        task_id = self._by_number(number)
+        self._runs[task_id] += 1
+        return task_id
 
     def _least_run(self, family: str, random: Random) -> str:
         """The task of a family that was run least often; it counts as run."""
@@ -172,10 +176,10 @@ class TaskSampler:
         return task
 
     def take(self, task_id: str) -> None:
-        """Count a task as run that was chosen for another reason.
+        """Count a task as run that was chosen for another reason, or by another sampler.
 
         Args:
-            task_id: One of the sampler's tasks.
+            task_id: The task; one that is not among the sampler's changes no choice.
         """
         self._runs[task_id] += 1
         for candidates in self._fewest.values():

@@ -127,18 +127,24 @@ def latest_outcomes(
     return [(task_id, reward, steps) for task_id, reward, steps in session.execute(query)]
 
 
-def groups_opened(session: Session, phase: str) -> dict[str, int]:
-    """Count the groups that a phase has opened.
+def groups_opened(session: Session) -> dict[str, dict[str, int]]:
+    """Count the groups that the run's training phases have opened.
 
     Args:
         session: The transaction.
-        phase: Name of the phase.
 
     Returns:
-        Number of groups by task id.
+        Number of groups by phase and task id; a phase without groups is left out.
     """
-    query = select(GroupTable.task_id, func.count()).where(GroupTable.phase == phase).group_by(GroupTable.task_id)
-    return {task_id: count for task_id, count in session.execute(query)}
+    query = (
+        select(GroupTable.phase, GroupTable.task_id, func.count())
+        .where(GroupTable.purpose == Purpose.TRAIN.value, GroupTable.phase.not_like(f"{IMPORT_PREFIX}%"))
+        .group_by(GroupTable.phase, GroupTable.task_id)
+    )
+    found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for phase, task_id, count in session.execute(query):
+        found[phase][task_id] = count
+    return found
 
 
 def latest_durations(session: Session, limit: int) -> list[float]:

@@ -28,7 +28,13 @@ from dart_train.scheduling.events import PhasePlan
 from dart_train.scheduling.groups import why_uninformative
 from dart_train.scheduling.measures import SAMPLE
 from dart_train.scheduling.outcomes import FAMILY_SAMPLE, TASK_SAMPLE
-from dart_train.scheduling.restoring import restore_group, restore_issued, restore_ready, restore_rollout
+from dart_train.scheduling.restoring import (
+    restore_group,
+    restore_issued,
+    restore_opened_groups,
+    restore_ready,
+    restore_rollout,
+)
 from dart_train.scheduling.settings import SchedulerSettings, SchedulingMode
 from dart_train.scheduling.state import SchedulerState
 
@@ -92,10 +98,13 @@ def _restore_phases(session: Session, state: SchedulerState) -> None:
     for name, rollout_state, count in session.execute(tallied):
         if rollout_state not in UNFINISHED_STATES:
             counts[name][rollout_state] = count
+    opened = queries.groups_opened(session)
+    for by_task in opened.values():
+        restore_opened_groups(state, by_task)
     for row in session.scalars(select(PhaseTable).order_by(PhaseTable.seq).options(undefer(PhaseTable.task_ids))):
         plan = phase_plan(row, row.task_ids)
-        opened = queries.groups_opened(session, row.name) if plan.endless else None
-        state.add_phase(plan, state=row.state, counts=counts[row.name], groups_by_task=opened)
+        ngroups = sum(opened.get(row.name, {}).values())
+        state.add_phase(plan, state=row.state, counts=counts[row.name], groups_opened=ngroups)
 
 
 def _restore_groups(session: Session, state: SchedulerState) -> dict[str, Group]:

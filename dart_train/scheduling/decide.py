@@ -68,6 +68,7 @@ def _on_started(state: SchedulerState, event: PhaseStarted, commands: list[Comma
     if not plan.endless:
         for task_id in plan.task_ids:
             size = plan.rollouts_per_task
+            state.count_group(phase, task_id)
             open_group(state, phase, task_id, size, size, plan.max_steps, event.now_s, commands)
 
 

@@ -195,7 +195,7 @@ class Phase:
         counts: Rollouts by state.
         unfinished: Rollouts that have not ended.
         sampler: Chooses the tasks of an endless phase.
-        groups_opened: Groups opened so far.
+        groups_opened: Groups for training opened so far.
         open_groups: Groups that are open now.
         ready_groups: Groups that wait for the trainer.
     """

@@ -121,11 +121,7 @@ def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands:
     assert sampler is not None, "an endless phase has a sampler"
     number = f"{state.settings.seed}/{plan.name}/{phase.groups_opened}"
     begun = _task_with_leftovers(state, phase) if plan.continue_first else None
-    if begun is None:
-        task_id = sampler.choose(_success_rates(state, sampler), Random(number))
-    else:
-        task_id = begun
-        sampler.take(task_id)
+    task_id = sampler.choose(_success_rates(state, sampler), Random(number)) if begun is None else begun
     history = state.outcomes.evidence(task_id, curation.evidence)
     full = plan.rollouts_per_task
     evidence = history.latest(evidence_size(full, curation.rollout_budget))
@@ -138,7 +134,7 @@ def open_next_group(state: SchedulerState, phase: Phase, now_s: float, commands:
         chance=Random(f"{number}/length").random(),
         success_at=curation.success_at,
     )
-    phase.groups_opened += 1
+    state.count_group(phase, task_id, chosen=begun is None)
     scheduling = state.settings.scheduling
     as_many = scheduling.mode is SchedulingMode.BATCH or begun is not None
     size = target if as_many else ceil(target * scheduling.over_provision)
@@ -299,6 +295,7 @@ def _close_early(state: SchedulerState, group: Group, now_s: float, commands: li
     phase = group.phase
     stragglers = [rollout for rollout in group.unfinished.values() if rollout.state == "assigned"]
     if phase.state == "active" and stragglers:
+        state.count_group(phase, group.task_id)
         successor = open_group(
             state, phase, group.task_id, group.target, group.target, group.max_steps, now_s, commands, stragglers
         )

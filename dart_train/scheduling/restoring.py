@@ -1,16 +1,26 @@
 """How the scheduler's state is rebuilt from what its commands stored.
 
-Role: adds open and ready groups, unfinished rollouts and the trainer's batch, as they were. Rule: the order of opening is kept; an
-assignment gets its full time again. Non-goals: reading the database (`dart_train.data_manager.recovery`), decisions (`decide`).
+Role: counts groups, and adds open and ready groups, unfinished rollouts and the trainer's batch, as they were. Rule: the order of opening
+is kept; an assignment gets its full time again. Non-goals: reading the database (`dart_train.data_manager.recovery`), decisions (`decide`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dart_agent.types import PolicyVersion
 from dart_train.scheduling.entities import Group, Phase, Rollout
 from dart_train.scheduling.state import SchedulerState
+
+
+def restore_opened_groups(state: SchedulerState, groups_by_task: Mapping[str, int]) -> None:
+    """Count the groups that a training phase has opened, before any phase is added (`SchedulerState.add_phase`).
+
+    Args:
+        state: The state.
+        groups_by_task: Number of groups by task.
+    """
+    state.groups_by_task.update(groups_by_task)
 
 
 def restore_group(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 
 from dart_agent.types import PolicyVersion, family_of
@@ -41,6 +41,7 @@ class SchedulerState:
         version: Newest published version.
         trainer_version: Newest version that a train step made.
         outcomes: How the latest training rollouts of each task and family went.
+        groups_by_task: Groups that the run's training phases have opened, by task.
         measures: Running estimates.
     """
 
@@ -60,6 +61,7 @@ class SchedulerState:
         self.version: PolicyVersion = 0
         self.trainer_version: PolicyVersion = 0
         self.outcomes = Outcomes(settings.curation.task_sampler.window, settings.curation.success_at)
+        self.groups_by_task: Counter[str] = Counter()
         self.measures = Measures()
         self.group_seq = 0
         self.open_training_groups = 0
@@ -87,20 +89,22 @@ class SchedulerState:
         *,
         state: str = "active",
         counts: Mapping[str, int] | None = None,
-        groups_by_task: Mapping[str, int] | None = None,
+        groups_opened: int = 0,
     ) -> Phase:
         """Add a phase; phases are added in the order of their start.
+
+        The task sampler of an endless phase knows what all training phases of the run have opened and how their rollouts went.
 
         Args:
             plan: What it runs.
             state: active, stopped or done.
             counts: Its finished rollouts by state, of a phase that was stored.
-            groups_by_task: Groups opened so far by task, of an endless phase.
+            groups_opened: Groups that it has opened, where it is for training and was stored.
 
         Returns:
             The phase.
         """
-        phase = Phase(plan, seq=len(self.phases) + 1, state=state)
+        phase = Phase(plan, seq=len(self.phases) + 1, state=state, groups_opened=groups_opened)
         phase.counts.update(counts or {})
         if plan.endless:
             by_family: dict[str, list[str]] = defaultdict(list)
@@ -109,11 +113,11 @@ class SchedulerState:
             phase.sampler = TaskSampler(
                 by_family,
                 self.settings.curation.task_sampler,
-                groups_by_task,
+                self.groups_by_task,
                 success_at=self.settings.curation.success_at,
                 by_family=self.settings.curation.evidence == "family",
             )
-            phase.groups_opened = sum((groups_by_task or {}).values())
+            self._tell_all(phase.sampler)
         self.phases[plan.name] = phase
         if state == "active":
             insort(self.active, phase, key=Phase.order)
@@ -132,6 +136,31 @@ class SchedulerState:
             for phase in self.active:
                 if phase.sampler is not None:
                     phase.sampler.observe(name, rewards)
+
+    def _tell_all(self, sampler: TaskSampler) -> None:
+        """Let a new task sampler see everything that `tell_samplers` has told."""
+        curation = self.settings.curation
+        if curation.task_sampler.rule == "learnability":
+            histories = self.outcomes.tasks if curation.evidence == "task" else self.outcomes.families
+            for name, history in histories.items():
+                if history.rewards:
+                    sampler.observe(name, history.latest(curation.task_sampler.window))
+
+    def count_group(self, phase: Phase, task_id: str, *, chosen: bool = False) -> None:
+        """Count a group that a phase opens; the task samplers of all active phases count those for training.
+
+        Args:
+            phase: The phase.
+            task_id: The task of the group.
+            chosen: Whether the phase's own sampler chose the task, and so counts it already.
+        """
+        if not phase.trains:
+            return
+        phase.groups_opened += 1
+        self.groups_by_task[task_id] += 1
+        for each in self.active:
+            if each.sampler is not None and not (chosen and each is phase):
+                each.sampler.take(task_id)
 
     def see_worker(
         self, worker_id: str, now_s: float, desktops: int | None = None, kv_cache_usage: float | None = None

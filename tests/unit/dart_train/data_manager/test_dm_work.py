@@ -255,6 +255,39 @@ def test_a_restart_goes_on_with_the_same_decisions(harness: DataManagerHarness) 
     assert seen() == before
 
 
+@pytest.mark.parametrize(
+    ("rule", "evidence"), [("learnability", "task"), ("learnability", "family"), ("uniform", "task")]
+)
+def test_a_phase_that_goes_on_with_training_chooses_tasks_as_after_a_restart(
+    tmp_path: Path, rule: str, evidence: str
+) -> None:
+    harness = DataManagerHarness(
+        tmp_path,
+        batch={"min_groups": 2, "max_groups": 2, "max_ready_groups": 99},
+        curation={"evidence": evidence, "task_sampler": {"rule": rule}},
+    )
+    harness.phase()
+    for number in range(5):
+        harness.group([1.0] * 4 if number % 2 else [0.0] * 4)
+    harness.manager.stop_phase("train")
+    harness.phase("train-2")
+    harness.group([1.0] * 4)
+
+    def seen() -> tuple[Any, ...]:
+        with harness.manager._scheduler.transaction() as session:
+            state = harness.manager._scheduler.state(session)
+        phase = state.phases["train-2"]
+        assert phase.sampler is not None
+        draw = phase.sampler._draw
+        return phase.groups_opened, +state.groups_by_task, +phase.sampler._runs, draw and draw.weights
+
+    before = seen()
+    assert (before[0], before[1].total(), before[2]) == (1, 6, before[1])
+    harness.restart()
+    assert seen() == before
+    harness.store.close()
+
+
 def test_what_was_decided_and_not_committed_never_happened(
     harness: DataManagerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +323,14 @@ def test_a_running_rollout_that_moved_to_another_group_is_stored_there(tmp_path:
         harness.group([1.0, 0.0, 0.0, 0.0], version=2)
     batch = harness.must_batch(2)
     assert items[0].group_id in {group.group_id for group in batch.groups}, "closed before it became stale"
+
+    def opened() -> int:
+        with harness.manager._scheduler.transaction() as session:
+            return harness.manager._scheduler.state(session).phases["train"].groups_opened
+
+    live = opened()
     harness.restart()
+    assert opened() == live == 4
     assert harness.report(items[2], 1.0, version=2)
     with harness.store.begin() as session:
         stored = session.scalars(select(TrajectoryTable).where(TrajectoryTable.rollout_id == items[2].rollout_id)).one()

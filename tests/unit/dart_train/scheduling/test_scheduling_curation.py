@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from scheduling_harness import SchedulingHarness, only
+from scheduling_harness import TASKS, SchedulingHarness, only
 
 from dart_train.scheduling.commands import CloseGroup, OpenGroup
 from dart_train.scheduling.entities import Group
+from dart_train.scheduling.events import PhaseStopped
 
 BUDGETS = {
     "rollout_budget": {"enabled": True},
@@ -54,6 +55,40 @@ def test_a_solved_task_gets_few_groups_where_learnability_decides() -> None:
     uniform, learnable = groups_by_task("uniform"), groups_by_task("learnability")
     assert uniform["s/tick/0"] == pytest.approx(30, abs=12)
     assert learnable["s/tick/0"] < learnable["s/type/0"] / 2
+
+
+@pytest.mark.parametrize("evidence", ["task", "family"])
+def test_a_phase_that_goes_on_with_training_weighs_tasks_as_the_one_before(evidence: str) -> None:
+    harness = SchedulingHarness(curation={"evidence": evidence, "task_sampler": {"rule": "learnability"}})
+    harness.train()
+    for number in range(6):
+        harness.group((1.0,) * 4 if number % 2 else (0.0,) * 4)
+    harness.do(PhaseStopped(0.0, "train"))
+    harness.train("train-2")
+    before, after = (harness.state.phases[name].sampler for name in ("train", "train-2"))
+    assert before is not None
+    assert after is not None
+    assert before._draw is not None
+    assert after._draw is not None
+    assert len(set(after._draw.weights)) > 1
+    assert after._draw.weights == before._draw.weights
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tasks_take_turns_over_all_training_phases(seed: int) -> None:
+    tasks = TASKS[:3]
+    harness = SchedulingHarness(seed=seed)
+    harness.train(task_ids=tasks)
+    opened = [next_group(harness).task_id]
+    harness.evaluate()
+    harness.train("train-2", task_ids=tasks, priority=2)
+    opened.append(next_group(harness).task_id)
+    harness.do(PhaseStopped(0.0, "train-2"))
+    harness.do(PhaseStopped(0.0, "eval"))
+    for _ in range(3):
+        harness.must_ask()
+    opened.append(next_group(harness).task_id)
+    assert sorted(opened) == sorted(tasks)
 
 
 def test_a_family_that_can_teach_gets_more_groups_where_no_task_is_run_twice() -> None:

@@ -193,6 +193,9 @@ def test_a_group_that_would_become_stale_closes_early_and_its_stragglers_go_on_i
     assert successor.task_id == first[0].task_id
     assert set(successor.adopted) == {each.rollout_id for each in first[2:]}
     assert len(successor.rollouts) == 2
+    opened = Counter(each.task_id for each in only(harness.log, OpenGroup))
+    assert harness.state.groups_by_task == opened
+    assert harness.state.phases["train"].groups_opened == opened.total() == 4
     harness.end(first[2].rollout_id, 1.0, version=2)
     assert harness.state.groups[successor.group_id].rewards == [1.0]
 
