@@ -13,14 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dart_agent.data_client.image_location import open_images
-from dart_agent.errors import AgentError
+from dart_agent.errors import AgentError, ConfigError
 from dart_train.config import Recipe, RecipeError
 from dart_train.data_commands.portable import IMPORTED_BEFORE, import_trajectories
-from dart_train.data_manager.__main__ import writer_lock
+from dart_train.data_manager.__main__ import placeholders_of, writer_lock
 from dart_train.data_manager.catalog import SuiteCatalog
+from dart_train.data_manager.store.step_checks import Placeholders
 from dart_train.data_manager.store.trajectories import TrajectoryStore
-from dart_train.run.components import database_location, image_location
+from dart_train.run.components import database_location, image_location, start_model
 from dart_train.run.paths import RunPaths
+from dart_train.run.recipe_policy import initial_policy
 from dart_train.run.state import RunState
 
 
@@ -40,7 +42,11 @@ def import_folder(recipe: Recipe, paths: RunPaths, source: Path, name: str | Non
         StoreError: The folder or the database cannot be read, or `name` cannot be used.
         BlobError: An image cannot be stored.
     """
-    store = TrajectoryStore.open(database_location(recipe, paths), SuiteCatalog(recipe.tasks.task_folder).split_of)
+    store = TrajectoryStore.open(
+        database_location(recipe, paths),
+        SuiteCatalog(recipe.tasks.task_folder).split_of,
+        placeholders=_placeholders(recipe, paths),
+    )
     try:
         return import_trajectories(
             store,
@@ -52,6 +58,15 @@ def import_folder(recipe: Recipe, paths: RunPaths, source: Path, name: str | Non
         )
     finally:
         store.close()
+
+
+def _placeholders(recipe: Recipe, paths: RunPaths) -> Placeholders:
+    """The placeholders of the policy that the run starts from; before a warm start, those of what it starts from. Unknown without files."""
+    try:
+        start = start_model(recipe, paths)
+        return placeholders_of(start if (start / "config.json").is_file() else initial_policy(recipe, paths))
+    except ConfigError:  # it is not on this host
+        return placeholders_of(None)
 
 
 def import_pool(recipe: Recipe, paths: RunPaths, state: RunState, note: Callable[[str], None]) -> None:

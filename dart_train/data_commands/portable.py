@@ -4,8 +4,8 @@ Role: write `trajectories.jsonl` (one `TrajectoryPayload` per line) with `images
 is what was written, ids and log-probs bit for bit. An imported trajectory keeps its reward, its tokens and their log-probs. It gets new
 ids, a group of its own that is never trained on as a group, and version 0, because versions of another run are none of this one's: it ages
 from there as the experience pool bounds it. It is imported once, by the digest of its task and tokens. Only successful training
-trajectories of tasks of the train split with log-probs and versions are taken. Non-goals: which success joins which group
-(`dart_train.curation.experience_pool`).
+trajectories of tasks of the train split with log-probs and versions are taken, and only those whose prompts hold images as this run's
+model reads them, where the model is known. Non-goals: which success joins which group (`dart_train.curation.experience_pool`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dart_envs.success import SUCCESS_AT, is_success
 from dart_train.data_manager.catalog import task_family
 from dart_train.data_manager.queries import IMPORT_PREFIX
 from dart_train.data_manager.store.models import GroupTable, PhaseTable, RolloutTable, TrajectoryTable
+from dart_train.data_manager.store.step_checks import ImagesUnfitError, StepBefore, checked_columns
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 from dart_train.data_manager.store.work import new_id
 
@@ -40,6 +41,9 @@ IMPORTED = "imported"
 IMPORT_VERSION = 0
 IMPORTED_BEFORE = "imported before"
 """Why a trajectory that is in the experience pool already is left out."""
+
+OTHER_MODEL = "made for another model or image size"
+"""Why a trajectory is left out whose prompts this run's model cannot read."""
 
 
 def write_portable(trajectories: Iterable[Trajectory], images: BlobStorage, folder: Path) -> int:
@@ -112,7 +116,7 @@ def import_trajectories(
     """Take successful training trajectories of another run into the experience pool, all or none.
 
     Args:
-        store: The database; no data manager is at work on it.
+        store: The database; no data manager is at work on it. It knows the placeholders of the run's model, where the model is known.
         images: Where its images are.
         folder: What `write_portable` wrote.
         origin: What the source is called; it names the phase.
@@ -207,6 +211,8 @@ def _refusal(
         store.check_task(row.task_id, Purpose.TRAIN)
     except StoreError as error:
         return str(error)
+    if not _fits_model(store, row):
+        return OTHER_MODEL
     hashes = [sha256 for step in row.steps for sha256 in step.image_sha256_new]
     try:
         for sha256 in dict.fromkeys(hashes):
@@ -214,6 +220,18 @@ def _refusal(
     except BlobError:
         return "an image is missing or damaged"
     return None
+
+
+def _fits_model(store: TrajectoryStore, row: TrajectoryPayload) -> bool:
+    """Whether its prompts hold images as this run's model reads them; any other contradiction is told when it is stored."""
+    before: StepBefore | None = None
+    try:
+        for step in row.steps:
+            checked_columns(row.rollout_id, step, before, store.placeholders)
+            before = StepBefore(step.segment, step.response_end)
+    except ImagesUnfitError:
+        return False
+    return True
 
 
 def _digest(row: TrajectoryPayload) -> str:

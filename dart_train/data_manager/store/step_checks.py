@@ -37,6 +37,10 @@ class ImagePlaceholders:
         return (hw[0] // self.side_px) * (hw[1] // self.side_px)
 
 
+class ImagesUnfitError(StoreError):
+    """The images of a step do not fit its prompt as the model reads it, or a placeholder was sampled."""
+
+
 Ids = np.ndarray[tuple[int], np.dtype[np.int32]]
 Placeholders = Callable[[], ImagePlaceholders | None]
 """The placeholders of the run's model, None where it is not known."""
@@ -64,6 +68,7 @@ def checked_columns(
         Its columns in the database.
 
     Raises:
+        ImagesUnfitError: Its images do not fit its prompt as the model reads it.
         StoreError: It contradicts itself, or does not follow the step before it.
     """
     where = f"step {step.index} of rollout {rollout_id}"
@@ -131,13 +136,15 @@ def _check_images(
     if model is None:
         return
     if model.token_id in sampled:
-        raise StoreError(f"{where} sampled an image placeholder (token {model.token_id}), for which there is no image")
+        raise ImagesUnfitError(
+            f"{where} sampled an image placeholder (token {model.token_id}), for which there is no image"
+        )
     is_image = np.concatenate(([0], prompt_new == model.token_id, [0]))
     borders = np.flatnonzero(np.diff(is_image))
     found = (borders[1::2] - borders[::2]).tolist()
     wanted = [model.count(hw) for hw in sizes]
     if found != wanted:
-        raise StoreError(
+        raise ImagesUnfitError(
             f"{where}: its prompt has image placeholders in runs of {found}, but its images of {[list(hw) for hw in sizes]} pixels "
             f"have {wanted}; rollout worker and engine use different image sizes"
         )

@@ -23,7 +23,7 @@ from dart_agent.data_client.payloads import TrajectoryPayload, stream_payloads
 from dart_agent.data_client.wire import BatchFailure, BatchReport, ParkRequest, StepReference, StepUse, StoreStepRequest
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState
-from dart_agent.types import Purpose, RewardKind
+from dart_agent.types import Purpose, RewardKind, StepRecord
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.curation.group_filter import UninformativeReason
 from dart_train.curation.staleness import WithheldReason
@@ -35,6 +35,7 @@ from dart_train.data_commands.portable import import_trajectories, read_portable
 from dart_train.data_commands.provenance import REASONS
 from dart_train.data_manager.batches import DISPLACED_REASON, NO_LOGPROBS, NO_STEPS, QUARANTINED
 from dart_train.data_manager.store.models import StepTable, TrajectoryTable
+from dart_train.data_manager.store.steps import read_steps
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.stored import read_successes
@@ -420,6 +421,50 @@ def test_a_recipe_fills_the_pool_of_a_new_run_once(
     assert (len(told), state.pool_imported) == (2, True)
     with open_run_of(recipe, paths) as session:
         assert session.scalar(select(func.count()).select_from(TrajectoryTable)) == 1
+
+
+def test_a_success_that_the_model_of_the_run_cannot_read_is_left_out_of_its_pool(
+    recorded: RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = tmp_path / "other"
+    recorded.run("export", str(exported), "--format", "portable", "--fate", "trained")
+    (success,) = [row for row in read_portable(exported) if row.reward == 1]
+    image = fake_image(5, height=32, width=64)
+    sha256 = ImageStore(exported / "images").put(image)
+    first, *_ = read_trajectory_steps(recorded, success.rollout_id)
+    lines = []
+    for number, pads in enumerate((2, 1)):
+        prompt = (1, *([7] * pads), 2, number)
+        step = replace(first, prompt_ids_P=prompt, image_sha256=(sha256,), image_hw=((32, 64),))
+        rows = {"rollout_id": f"roll-{number}", "steps": stream_payloads([step]), "n_steps": 1}
+        lines.append(success.model_copy(update=rows).model_dump_json() + "\n")
+    (exported / "trajectories.jsonl").write_text("".join(lines))
+    model = tmp_path / "model"
+    model.mkdir()
+    vision = {"patch_size": 16, "spatial_merge_size": 2}
+    config = {"model_type": "qwen3_vl", "image_token_id": 7, "vision_config": vision}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "preprocessor_config.json").write_text("{}")
+    keys = ("run.name='next'", "curation.experience_pool=true", f"curation.pool_import=[{json.dumps(str(exported))}]")
+    recipe, told = load_recipe(DEMO, keys), list[str]()
+    monkeypatch.setattr(pool_import, "SuiteCatalog", lambda _: FakeTaskCatalog())
+    for name, start, imported in (("known", model, 1), ("unknown", tmp_path / "nowhere", 2)):
+        paths = RunPaths(tmp_path / name)
+        paths.make()
+        monkeypatch.setattr(pool_import, "start_model", lambda *_, start=start: start)
+        pool_import.import_pool(recipe, paths, RunState(), told.append)
+        with open_run_of(recipe, paths) as session:
+            assert session.scalar(select(func.count()).select_from(TrajectoryTable)) == imported
+    assert told == [
+        f"experience pool: 1 successes of {exported}; left out: 1 made for another model or image size",
+        f"experience pool: 2 successes of {exported}",
+    ]
+
+
+def read_trajectory_steps(recorded: RecordedRun, rollout_id: str) -> tuple[StepRecord, ...]:
+    """The steps of a recorded rollout."""
+    with recorded.harness.store.begin() as session:
+        return read_steps(session, rollout_id)
 
 
 def test_a_pool_that_nothing_can_use_is_refused(
