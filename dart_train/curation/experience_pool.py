@@ -4,8 +4,9 @@ Role: give a hard task a positive example. Rule: only when all members of a grou
 replaces the oldest member of the group, if
 
 - the oldest version that sampled it is at most `max_age` versions back,
-- it, and every success with the same sampled tokens, joined groups of fewer than `max_uses` batches, and
-- neither it nor one with the same sampled tokens is in the batch already, as a member of its own group or of another.
+- it, and every success with the same sampled tokens, joined groups of fewer than `max_uses` batches,
+- neither it nor one with the same sampled tokens is in the batch already, as a member of its own group or of another, and
+- whoever asks has all that training on it needs.
 
 Its stored log-probs keep the importance weights correct. Sources: DART (arXiv 2509.23866) and its released trainer, which takes the newest
 success whatever its age and however often it was used; age and use limits and the identity by content are ours. Non-goals:
@@ -15,7 +16,7 @@ demonstrations; they have no sampling log-probs and never enter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -55,7 +56,10 @@ class StoredSuccess:
 
 
 def select_success(
-    successes: Sequence[StoredSuccess], settings: ExperiencePoolSettings, taken: Collection[str] = ()
+    successes: Sequence[StoredSuccess],
+    settings: ExperiencePoolSettings,
+    taken: Collection[str] = (),
+    is_complete: Callable[[StoredSuccess], bool] = lambda success: True,
 ) -> StoredSuccess | None:
     """Choose a stored success.
 
@@ -63,6 +67,7 @@ def select_success(
         successes: The stored successes of the task, newest first.
         settings: Settings of the experience pool.
         taken: Contents of what is in the batch already.
+        is_complete: Whether a success can be trained on; asked last, and of as few as possible.
 
     Returns:
         The success, None where none may be used.
@@ -75,6 +80,6 @@ def select_success(
     for success in successes:
         young = success.age >= 0 and (settings.max_age is None or success.age <= settings.max_age)
         rested = settings.max_uses is None or uses[success.content] < settings.max_uses
-        if young and rested and success.content not in taken:
+        if young and rested and success.content not in taken and is_complete(success):
             return success
     return None

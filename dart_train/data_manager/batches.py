@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sqlalchemy import Table, bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
+from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.wire import (
     Batch,
     BatchFailure,
@@ -153,11 +154,13 @@ class BatchBuilder:
 
     Args:
         store: The trajectory database.
+        images: Where images are stored.
         config: The configuration of the data manager.
     """
 
-    def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
+    def __init__(self, store: TrajectoryStore, images: BlobStorage, config: DataManagerConfig) -> None:
         self._store = store
+        self._images = images
         self._config = config
 
     def repeat(self, session: Session, trainer_digest: str | None) -> Batch | None:
@@ -347,6 +350,7 @@ class BatchBuilder:
         if reason == "all_failed":
             rescue = choose_success(
                 session,
+                self._images,
                 groups.tasks[group_id],
                 self._config.curation.experience_pool,
                 success_at=self._config.curation.success_at,

@@ -1,8 +1,8 @@
 """The experience pool of the trajectory database: which stored success completes a group in which every rollout failed.
 
 Role: reads the successes of a task with their ages, contents and uses, and lets `dart_train.curation.experience_pool` choose. Rule: a use
-is a batch that the trainer has or has finished; a success with tokens of a lost future is none. Non-goals: the rule itself, forming
-batches.
+is a batch that the trainer has or has finished; a success with tokens of a lost future, or whose images were deleted, is none. Non-goals:
+the rule itself, forming batches.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, literal_column, select
 from sqlalchemy.orm import Session
 
+from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.types import Purpose
 from dart_train.curation.experience_pool import ExperiencePoolSettings, StoredSuccess, select_success
 from dart_train.curation.lineage import lost_versions
@@ -40,6 +41,7 @@ SUCCESS_WINDOW = 64
 
 def choose_success(
     session: Session,
+    images: BlobStorage,
     task_id: str,
     settings: ExperiencePoolSettings,
     *,
@@ -53,6 +55,7 @@ def choose_success(
 
     Args:
         session: The transaction.
+        images: Where images are stored.
         task_id: The task.
         settings: Settings of the experience pool.
         success_at: Least reward of a success.
@@ -94,17 +97,20 @@ def choose_success(
         for row in rows
         if not any(row.version_min <= each <= row.version_max for each in lost)
     ]
-    chosen = select_success(successes, settings, taken)
+    chosen = select_success(
+        successes, settings, taken, lambda success: not images.missing(_images(session, success.rollout_id))
+    )
     return None if chosen is None else chosen.rollout_id
 
 
-def has_success(session: Session, task_id: str, curation: CurationSettings, version: int) -> bool:
+def has_success(session: Session, images: BlobStorage, task_id: str, curation: CurationSettings, version: int) -> bool:
     """Say whether a stored success may complete a group of a task in which every rollout failed.
 
     A batch decides again when it is formed: the success may be in it already, or too old by then.
 
     Args:
         session: The transaction.
+        images: Where images are stored.
         task_id: The task.
         curation: Settings of the curation.
         version: Newest version.
@@ -115,6 +121,7 @@ def has_success(session: Session, task_id: str, curation: CurationSettings, vers
     identities = queries.version_identities(session)
     found = choose_success(
         session,
+        images,
         task_id,
         curation.experience_pool,
         success_at=curation.success_at,
@@ -148,6 +155,12 @@ def _contents(session: Session, rollout_ids: Sequence[str]) -> dict[str, str]:
     for rollout_id, token_ids in session.execute(query.order_by(StepTable.rollout_id, StepTable.index)):
         digests[rollout_id].update(len(token_ids).to_bytes(4, "little") + token_ids)
     return {rollout_id: digests[rollout_id].hexdigest() for rollout_id in rollout_ids}
+
+
+def _images(session: Session, rollout_id: str) -> list[str]:
+    """The images of all steps of a rollout."""
+    query = select(StepTable.image_sha256_new).where(StepTable.rollout_id == rollout_id)
+    return [sha256 for hashes in session.scalars(query) for sha256 in hashes]
 
 
 def _uses(session: Session, rollout_ids: Sequence[str]) -> dict[str, int]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.orm import Session
 
+from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.payloads import TrajectoryPayload, WorkItemPayload
 from dart_agent.data_client.wire import AssignmentReply, PhaseSpec
 from dart_agent.types import Directive
@@ -36,11 +37,13 @@ class Scheduler:
 
     Args:
         store: The trajectory database.
+        images: Where images are stored.
         config: The configuration of the data manager.
     """
 
-    def __init__(self, store: TrajectoryStore, config: DataManagerConfig) -> None:
+    def __init__(self, store: TrajectoryStore, images: BlobStorage, config: DataManagerConfig) -> None:
         self._store = store
+        self._images = images
         self._config = config
         self._executor = CommandExecutor(store)
         self._state: SchedulerState | None = None
@@ -122,7 +125,11 @@ class Scheduler:
                 searches.append(command)
         for search in searches:
             found = has_success(
-                session, search.task_id, self._config.curation, max(state.version, state.trainer_version)
+                session,
+                self._images,
+                search.task_id,
+                self._config.curation,
+                max(state.version, state.trainer_version),
             )
             commands += self.handle(session, PoolSearched(event.now_s, search.group_id, found))
         return commands

@@ -92,8 +92,8 @@ class DataManager:
         self._images = images
         self._catalog = catalog
         self._config = config
-        self._scheduler = Scheduler(store, config)
-        self._batches = BatchBuilder(store, config)
+        self._scheduler = Scheduler(store, images, config)
+        self._batches = BatchBuilder(store, images, config)
         self._own_answer = NO_WORK
         self._held: str | None = None
         self.on_answers: Callable[[Answers], None] = lambda answers: None

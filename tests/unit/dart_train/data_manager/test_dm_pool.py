@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 from data_manager_harness import DataManagerHarness
+from sqlalchemy import select
 
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.data_manager.pool import choose_success
+from dart_train.data_manager.store.models import StepTable
 
 FAILED = [0.0] * 4
 
@@ -75,11 +78,22 @@ def test_a_group_that_no_success_can_complete_waits_for_no_batch(make: Any) -> N
 
 
 def test_a_pool_that_is_off_is_not_read(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make().store.begin() as session:
+    harness = make()
+    with harness.store.begin() as session:
         monkeypatch.setattr(session, "execute", lambda *_: pytest.fail("the pool was read"))
         off = ExperiencePoolSettings(enabled=False)
         assert (
-            choose_success(session, "s/tick/1", off, success_at=1.0, version=1, lost=(), batch_groups=(), pooled=())
+            choose_success(
+                session,
+                harness.images,
+                "s/tick/1",
+                off,
+                success_at=1.0,
+                version=1,
+                lost=(),
+                batch_groups=(),
+                pooled=(),
+            )
             is None
         )
 
@@ -125,6 +139,29 @@ def test_a_success_that_is_quarantined_completes_no_group(make: Any) -> None:
     late = harness.group(FAILED)
     assert harness.batch(0) is None
     assert harness.state_of(late) == ("dropped", "all_failed")
+
+
+def delete_images(harness: DataManagerHarness, rollout_id: str) -> None:
+    """As `dart-train data gc --keep-days 0 --drop-successes` does."""
+    with harness.store.begin() as session:
+        rows = session.scalars(select(StepTable.image_sha256_new).where(StepTable.rollout_id == rollout_id)).all()
+    for sha256 in {sha256 for hashes in rows for sha256 in hashes}:
+        assert harness.images.delete(sha256, inf)
+
+
+def test_a_success_whose_images_were_deleted_completes_no_group(make: Any) -> None:
+    harness = make()
+    older, newer = list[str](), list[str]()
+    for version, successes in enumerate((older, newer)):
+        harness.group([1.0, 0.0, 0.0, 0.0], version=version)
+        members = trained(harness, version).groups[0].members
+        successes += [member.rollout_id for member in members if member.reward == 1]
+    harness.group(FAILED, version=2)
+    delete_images(harness, newer[0])
+    assert pooled(trained(harness, 2)) == older, "the newest one that can be trained on"
+    delete_images(harness, older[0])
+    hopeless = harness.group(FAILED, version=3)
+    assert harness.state_of(hopeless) == ("dropped", "all_failed")
 
 
 def test_a_success_is_in_a_batch_once_fresh_or_pooled(make: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import inspect, select
 
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
+from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import PhaseSpec
 from dart_agent.errors import StoreError
@@ -44,7 +45,7 @@ def start(store: TrajectoryStore, task_id: str = "s/tick/1", purpose: Purpose = 
 
 def scheduler_of(store: TrajectoryStore) -> Scheduler:
     unused = Path("unused")
-    return Scheduler(store, DataManagerConfig(database=unused, images=unused, socket=unused))
+    return Scheduler(store, ImageStore(unused), DataManagerConfig(database=unused, images=unused, socket=unused))
 
 
 def assign(scheduler: Scheduler, request_id: str) -> WorkItem:
