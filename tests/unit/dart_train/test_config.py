@@ -247,6 +247,18 @@ def test_a_shipped_recipe_for_gpus_fits_its_context_and_its_gpus(path: Path) -> 
     assert (recipe.train.dtype, recipe.inference.dtype) == ("bfloat16", "bfloat16")
 
 
+@pytest.mark.parametrize("name", ["ui-tars-1.5-7b-8gpu", "qwen3-vl-8b-1gpu"])
+@pytest.mark.parametrize(
+    ("algorithm", "widths"),
+    [("grpo", (0.2, 0.28)), ("gspo", (3e-4, 4e-4)), ("cispo", (1.0, 4.0)), ("dr-grpo", (0.2, 0.2))],
+)
+def test_an_algorithm_brings_its_clip_widths_to_a_large_policy(
+    name: str, algorithm: str, widths: tuple[float, float]
+) -> None:
+    train = load_recipe(Path(name), (f"train.algorithm={algorithm}",)).train
+    assert (train.clip_low, train.clip_high) == widths
+
+
 @pytest.mark.parametrize("path", OVER_BUNDLED_SUITES, ids=lambda path: path.stem)
 def test_a_shipped_recipe_with_the_experience_pool_runs_its_tasks_again(path: Path) -> None:
     recipe = load_recipe(path)
