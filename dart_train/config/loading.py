@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -144,6 +144,10 @@ def _with_nulls(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, An
         section = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
         if isinstance(value, str) and value.strip() in NO_VALUE and NoneType in kinds:
             found[name] = None
+        elif isinstance(value, dict) and section is not None and get_origin(field.annotation) is dict:
+            found[name] = {
+                key: _with_nulls(each, section) if isinstance(each, dict) else each for key, each in value.items()
+            }
         elif isinstance(value, dict) and section is not None:
             found[name] = _with_nulls(value, section)
     return found

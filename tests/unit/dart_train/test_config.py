@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dart_agent.prompts.builder import preset
 from dart_envs.tasks import load_suite
 from dart_train.cli import app
-from dart_train.config import Recipe, RecipeError, load_recipe
+from dart_train.config import FamilyLimitSection, Recipe, RecipeError, load_recipe
 from dart_train.config.loading import BUNDLED
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.curation.length_budget import LengthBudgetSettings
@@ -78,6 +78,15 @@ def test_every_key_that_may_have_no_value_can_be_given_none(tmp_path: Path, key:
     section, name = key.split(".")
     recipe = load_recipe(write(tmp_path, GOOD), (f"{key}={word}",))
     assert getattr(getattr(recipe, section), name) is None
+
+
+@pytest.mark.parametrize("key", sorted(FamilyLimitSection.model_fields))
+@pytest.mark.parametrize("word", ["null", '"none"'])
+def test_a_limit_of_a_family_can_be_given_none(tmp_path: Path, key: str, word: str) -> None:
+    path = write(tmp_path, GOOD + f"[tasks.limits.press_nth]\n{key} = 2\n")
+    assert getattr(load_recipe(path).tasks.limits["press_nth"], key) == 2
+    recipe = load_recipe(path, (f"tasks.limits.press_nth.{key}={word}",))
+    assert getattr(recipe.tasks.limits["press_nth"], key) is None
 
 
 def test_the_source_of_the_policy_is_replaced_by_overrides(tmp_path: Path) -> None:
