@@ -10,11 +10,14 @@ often, also those of the vision tower. Non-goals: tensor parallelism, modules th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 T = TypeVar("T")
 
@@ -59,6 +62,20 @@ class ShardedModel(nn.Module):
             What it returns: tensors in tuples, lists or dictionaries, so that FSDP finds those that need a gradient.
         """
         return compute()
+
+    def __call__(self, compute: Callable[[], T]) -> T:
+        """Run `forward`; without gradient the parameters outside the layers are shards again after it, as those of layers are.
+
+        Args:
+            compute: Uses the model.
+
+        Returns:
+            What it returns.
+        """
+        found: T = super().__call__(compute)
+        if not torch.is_grad_enabled():
+            cast("FSDPModule", self).reshard()  # FSDP2 leaves this to the backward pass
+        return found
 
     def whole_weights(self) -> dict[str, Tensor]:
         """Collect the model's weights on the CPU of the first process; every process calls this.

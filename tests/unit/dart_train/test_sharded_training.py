@@ -14,6 +14,7 @@ import torch
 from rank_processes import in_two_processes
 from safetensors.torch import load_file
 from test_trainer_process import RecordingClient
+from torch.distributed.tensor import DTensor
 from trainer_harness import batch_of_trajectories, config_of, tiny_model, trajectory_of
 
 from dart_agent.data_client.client import DataManagerClient
@@ -22,11 +23,14 @@ from dart_agent.data_client.wire import Batch, VersionRecord
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.types import StepRecord
 from dart_train.model.policy_model import LoadedModel, load_model
+from dart_train.model.sharding import split_shards
+from dart_train.trainer.batches.rows import build_rows
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.follower import announce
 from dart_train.trainer.process import TrainerProcess, run_follower
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.trained_policy import TrainedPolicy
+from dart_train.trainer.trainer import BatchFailed, Trainer
 
 TOLERANCE = 1e-6
 
@@ -158,3 +162,49 @@ def test_ranks_leave_out_the_batch_whose_gradient_explodes_on_the_first_one(root
     start = load_file(tiny_model(root)[0] / "model.safetensors")
     for version in (1, 2):
         assert distance(published(alone, version), published(together, version), start) <= TOLERANCE
+
+
+def fail_and_train(settings: TrainerConfig, batch: Batch, ranks: Ranks) -> None:
+    """A batch with a missing image changes nothing and names its row; the whole batch is trained on after it."""
+    trainer = Trainer(settings, ImageStore(settings.images), ranks=ranks, load=load_double)
+    trainer.setup(settings.start_model, 0, None)
+    before = trainer._policy.copy_to_host()
+    lost = batch.model_copy(deep=True)
+    bad = lost.rows[-1]
+    bad.step.image_sha256[-1] = "0" * 64
+    with pytest.raises(BatchFailed, match="is not in") as failure:
+        trainer.step(lost)
+    assert [(each.rollout_id, each.index) for each in failure.value.culprits] == [(bad.rollout_id, bad.step.index)]
+    after = trainer._policy.copy_to_host()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(local_part(value), local_part(after[name])) for name, value in before.items())
+    assert trainer.step(batch).version == 1
+
+
+def local_part(value: torch.Tensor) -> torch.Tensor:
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+@pytest.mark.slow
+def test_ranks_blame_a_missing_image_where_a_batch_has_several_optimiser_steps(
+    root: Path, batches: list[Batch]
+) -> None:
+    in_two_processes(partial(fail_and_train, config(root, "damaged"), batches[0]))
+
+
+def score_without_gradient(settings: TrainerConfig, batch: Batch, ranks: Ranks) -> None:
+    """After a pass without gradient every parameter, and what a checkpoint holds of it, is a shard."""
+    policy = TrainedPolicy(settings, ranks, settings.start_model, load_double)
+    rows = build_rows(batch, settings.advantage, settings.advantage_over)
+    with torch.no_grad():
+        for _, tensors in policy.micro_batches(ImageStore(settings.images)).of(rows):
+            policy.score(tensors)
+            policy.score(tensors, reference=True)
+            parameters = [*policy.loaded.model.named_parameters(), *policy._reference.model.named_parameters()]
+            assert [name for name, parameter in parameters if not isinstance(parameter, DTensor)] == []
+    assert split_shards(policy.tensors().values())[1] == []
+
+
+@pytest.mark.slow
+def test_a_pass_without_gradient_leaves_shards(root: Path, batches: list[Batch]) -> None:
+    in_two_processes(partial(score_without_gradient, config(root, "scored"), batches[0]))
