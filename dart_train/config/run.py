@@ -28,9 +28,10 @@ class LimitSection(StrictModel):
     Attributes:
         min_free_disk_gib: Disk space in GiB.
         pause_disk_gib: Disk space in GiB below which a run that goes on pauses: no rollout and no train step begins until there is a
-            quarter more; 0: it never pauses. At most `min_free_disk_gib` counts.
+            quarter more; 0: it never pauses. At most `min_free_disk_gib` counts. A checkpoint and a version have to fit into it.
         min_free_memory_gib: Memory in GiB.
         stall_minutes: Minutes without any progress (an episode, an update, a worker that is ready) after which a run ends with the reason.
+            At least twice as long as an update takes, which `dart-train plan` predicts.
     """
 
     min_free_disk_gib: float = Field(default=4.0, ge=0)

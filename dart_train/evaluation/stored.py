@@ -30,6 +30,7 @@ from dart_agent.inference.weights.digest import PREFIX, weights_digest
 from dart_agent.types import Purpose
 from dart_train.config import Recipe, RecipeError
 from dart_train.config.data import DataSection
+from dart_train.config.run import LimitSection
 from dart_train.data_commands.open_run import OpenRun, open_run
 from dart_train.data_manager import status
 from dart_train.data_manager.catalog import interleave_families
@@ -310,7 +311,11 @@ def evaluation_recipe(version: StoredVersion) -> Recipe:
     plain["eval"] |= {"episodes": 1, "baseline_episodes": 0, "test_episodes": 0, "during_workers": 0}
     plain["train"]["sft_coefficient"] = 0.0
     plain["curation"]["pool_import"] = ()
-    plain["limits"]["min_free_disk_gib"] = min(recipe.limits.min_free_disk_gib, recipe.limits.pause_disk_gib)
+    paused_at = min(
+        recipe.limits.pause_disk_gib, LimitSection().pause_disk_gib
+    )  # it writes no checkpoint and no version
+    plain["limits"]["pause_disk_gib"] = paused_at
+    plain["limits"]["min_free_disk_gib"] = min(recipe.limits.min_free_disk_gib, paused_at)
     return Recipe.model_validate(plain)
 
 

@@ -20,7 +20,7 @@ from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, 
 from dart_train.plan.latencies import Assumptions, has_gpus
 from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, loading_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
-from dart_train.plan.verdict import HostResources, find_problems, memory_of, trainer_room
+from dart_train.plan.verdict import HostResources, find_problems, memory_of, time_notes, time_problems, trainer_room
 from dart_train.run.preflight import available_memory_bytes
 
 TRAINER_ROWS = {
@@ -83,7 +83,7 @@ def run_plan(
     engine = engine_memory(recipe, size, host.gpu_bytes or host.memory_bytes, on_cpu=host.gpu_bytes is None)
     time = forecast_time(recipe, size, engine, assumed)
     disk = forecast_disk(recipe, size, time, assumed)
-    problems = find_problems(recipe, size, engine, disk, host)
+    problems = [*find_problems(recipe, size, engine, disk, host), *time_problems(recipe, time)]
     _print(console or Console(), recipe, size, host, trainer, engine, disk, time, problems)
     if json_file is not None:
         figures = {
@@ -95,6 +95,7 @@ def run_plan(
             "disk": asdict(disk),
             "time": asdict(time),
             "problems": problems,
+            "notes": time_notes(recipe, time),
         }
         json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return problems
@@ -169,6 +170,8 @@ def _print(
         "Demonstrations, warm start and evaluations are not in the time. dart-train bench measures the speeds that are assumed here.",
         soft_wrap=True,
     )
+    for note in time_notes(recipe, time):
+        console.print(f"Note: {note}.", style="yellow", soft_wrap=True)
     for problem in problems:
         console.print(f"Does not fit: {problem}.", style="bold red", soft_wrap=True)
     if not problems:

@@ -45,7 +45,7 @@ class TimeForecast:
     """How long training takes.
 
     Attributes:
-        update_s: Seconds of a train step.
+        update_s: Seconds of a train step; where none ends in the simulated time, those that the trainer has trained in it.
         updates_per_hour: Train steps per hour, rollouts included.
         hours: Hours until all updates are made.
         actions_per_min: Actions per minute of all desktops.
@@ -86,7 +86,7 @@ def forecast_time(recipe: Recipe, size: PolicySize, engine: EngineMemory, assume
     per_hour = outcome.updates * 3600 / outcome.window_s
     training_s = outcome.trainer.training * outcome.window_s
     return TimeForecast(
-        update_s=training_s / outcome.updates if outcome.updates else 0.0,
+        update_s=training_s / max(1, outcome.updates),
         updates_per_hour=per_hour,
         hours=recipe.train.updates / per_hour if per_hour else float("inf"),
         actions_per_min=outcome.actions_per_min,

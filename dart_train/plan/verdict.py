@@ -6,16 +6,19 @@ prediction with it fits. Non-goals: predictions (`memory`, `forecast`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from dart_train.config import Recipe
-from dart_train.plan.forecast import DiskForecast
+from dart_train.plan.forecast import DiskForecast, TimeForecast
 from dart_train.plan.latencies import trains_on_cpu
 from dart_train.plan.memory import GIB, EngineMemory, loading_memory, rollback_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize
 
 LORA_RANK = 64
+STALL_SHARE = 0.5
+"""Of `limits.stall_minutes`, what a train step may take: the prediction is rough."""
 DESKTOP_BYTES = 2 * GIB
 """What a desktop may use at most (`DART_DESKTOP_MEMORY_MIB`)."""
 
@@ -125,6 +128,48 @@ def find_problems(
             f"{host.memory_bytes / GIB:.0f} GiB available: set desktops.count = {fits}, or desktops.farm to a farm on another host"
         )
     return found
+
+
+def time_problems(recipe: Recipe, time: TimeForecast) -> list[str]:
+    """Compare the time of a train step with how long a run waits for one.
+
+    Args:
+        recipe: The recipe.
+        time: The forecast of time.
+
+    Returns:
+        A sentence with the fix where a run would end while it trains, or nearly so.
+    """
+    limit = recipe.limits.stall_minutes
+    if time.update_s <= STALL_SHARE * 60 * limit:
+        return []
+    needed = 10 * math.ceil(time.update_s / (STALL_SHARE * 600))
+    return [
+        f"time: a train step takes about {time.update_s:.0f} s, more than half of limits.stall_minutes = {limit:g}, after which a run "
+        f"without progress ends: set limits.stall_minutes = {needed}, or lower train.groups_per_batch"
+    ]
+
+
+def time_notes(recipe: Recipe, time: TimeForecast) -> list[str]:
+    """Tell whether training ends before all of its updates are made.
+
+    Args:
+        recipe: The recipe.
+        time: The forecast of time.
+
+    Returns:
+        A sentence where `train.max_minutes` ends it.
+    """
+    train = recipe.train
+    update_s = max(time.update_s, 3600 / time.updates_per_hour if time.updates_per_hour else 0.0)
+    minutes = train.updates * update_s / 60
+    if minutes <= train.max_minutes:
+        return []
+    made = int(train.max_minutes * 60 / update_s)
+    return [
+        f"time: {train.updates} updates take about {minutes:.0f} minutes, and train.max_minutes = {train.max_minutes:g} ends training "
+        f"after about {made}: raise train.max_minutes, or lower train.updates"
+    ]
 
 
 def _context_problems(recipe: Recipe, size: PolicySize) -> list[str]:

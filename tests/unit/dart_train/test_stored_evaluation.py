@@ -239,11 +239,12 @@ def test_an_evaluation_asks_for_nothing_that_only_training_needs(tmp_path: Path)
         "curation.experience_pool": True,
         "curation.pool_import": [str(tmp_path / "gone")],
         "limits.min_free_disk_gib": 300.0,
+        "limits.pause_disk_gib": 130.0,
     }
     recipe = load_recipe(DEMO, tuple(f"{key}={json.dumps(value)}" for key, value in training.items()))
     found = evaluation_recipe(StoredVersion("m", recipe, tmp_path, tmp_path, "tiny"))
     assert (found.train.sft_coefficient, found.curation.pool_import) == (0.0, ())
-    assert found.limits.min_free_disk_gib == recipe.limits.pause_disk_gib
+    assert found.limits.min_free_disk_gib == found.limits.pause_disk_gib == 1.0
 
 
 def test_repeats_of_a_greedy_policy_and_too_many_tasks_are_refused() -> None:

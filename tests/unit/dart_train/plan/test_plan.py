@@ -31,7 +31,7 @@ from dart_train.plan.memory import (
     trainer_memory,
 )
 from dart_train.plan.policy_size import PolicySize, read_policy_size
-from dart_train.plan.verdict import HostResources, find_problems, trainer_room
+from dart_train.plan.verdict import HostResources, find_problems, time_notes, time_problems, trainer_room
 from dart_train.trainer.trainer import Trainer
 
 RECIPES = Path(__file__).resolve().parents[4] / "dart_train" / "recipes"
@@ -265,6 +265,42 @@ def test_a_faster_gpu_shortens_the_run_and_the_disk_follows_the_steps() -> None:
     assert disk.steps == 10 * 60 * 2
     assert disk.images == 1200 * 1932 * 1092
     assert disk.checkpoints == 2 * 12 * trained_parameters(recipe, size)
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*gpu.toml")), ids=lambda path: path.stem)
+def test_a_shipped_recipe_waits_for_its_updates_and_pauses_before_a_version_fills_the_disk(path: Path) -> None:
+    recipe = load_recipe(path)
+    size = read_policy_size(recipe)
+    time = forecast_time(recipe, size, engine_memory(recipe, size, 80 * GIB), Assumptions())
+    assert time_problems(recipe, time) == []
+    disk = forecast_disk(recipe, size, time, Assumptions())
+    assert disk.being_written + version_bytes(recipe, size) <= recipe.limits.pause_disk_gib * GIB
+    assert recipe.limits.pause_disk_gib <= recipe.limits.min_free_disk_gib
+
+
+def test_an_update_that_a_run_would_not_wait_for_is_told_with_the_minutes_to_give() -> None:
+    time = TimeForecast(2399.0, 1.5, 53.3, 10.0, 0, 0, 0, "", "")
+    for minutes, fix in ((30, 80), (79, 80), (80, None)):
+        found = time_problems(recipe_of("ui-tars-1.5-7b-1gpu", f"limits.stall_minutes={minutes}"), time)
+        assert [f"set limits.stall_minutes = {fix}, or" in each for each in found] == [True] * (fix is not None)
+    recipe = recipe_of("ui-tars-1.5-7b-1gpu")
+    (note,) = time_notes(recipe, time)
+    assert note.startswith(
+        "time: 80 updates take about 3200 minutes, and train.max_minutes = 1440 ends training after about 36"
+    )
+    assert time_notes(recipe, replace(time, update_s=600.0, updates_per_hour=3.4)) == []
+    assert time_notes(recipe, replace(time, update_s=1200.0, updates_per_hour=0.0)) != []
+
+
+def test_the_command_tells_of_updates_that_take_too_long(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    command = ["plan", str(RECIPES / "ui-tars-1.5-7b-1gpu.toml"), "--tflops", "312", "--json", str(file)]
+    told = CliRunner().invoke(app, [*command, "--runs-dir", str(tmp_path), "--set", "limits.stall_minutes=30"])
+    assert told.exit_code == 1
+    assert "Does not fit: time: a train step takes about" in told.output
+    assert "Note: time: 80 updates take about" in told.output
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    assert [each.partition(":")[0] for each in figures["notes"]] == ["time"]
 
 
 def test_episodes_are_as_long_as_the_step_limit_of_the_recipe_allows() -> None:
