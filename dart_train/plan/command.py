@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dart_train.config import Recipe
+from dart_train.config.placement import unplaced_processes
 from dart_train.model.device import ComputeDevice, matrix_tflops
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
 from dart_train.plan.latencies import Assumptions, has_gpus
@@ -72,6 +73,7 @@ def run_plan(
         memory_bytes=available_memory_bytes(),
         disk_bytes=shutil.disk_usage(existing).free,
     )
+    unplaced = unplaced_processes(recipe)
     on_cpu = host.trains_on_cpu(recipe)
     recipe = recipe.model_copy(
         update={"train": recipe.train.model_copy(update={"device": "cpu" if on_cpu else "cuda"})}
@@ -83,7 +85,7 @@ def run_plan(
     engine = engine_memory(recipe, size, host.gpu_bytes or host.memory_bytes, on_cpu=host.gpu_bytes is None)
     time = forecast_time(recipe, size, engine, assumed)
     disk = forecast_disk(recipe, size, time, assumed)
-    problems = [*find_problems(recipe, size, engine, disk, host), *time_problems(recipe, time)]
+    problems = [*unplaced, *find_problems(recipe, size, engine, disk, host), *time_problems(recipe, time)]
     _print(console or Console(), recipe, size, host, trainer, engine, disk, time, problems)
     if json_file is not None:
         figures = {

@@ -18,6 +18,7 @@ from dart_agent.inference.weights.files import tensor_shapes
 from dart_agent.prompts.builder import PromptSpec, preset
 from dart_agent.rollouts.episode import OnParseError
 from dart_train.config import Recipe
+from dart_train.config.placement import unplaced_processes
 from dart_train.run.paths import RunPaths
 
 LARGE_PARAMETERS = 300_000_000
@@ -138,7 +139,7 @@ def problems(recipe: Recipe) -> list[str]:
     Returns:
         One sentence per problem.
     """
-    found = _device_problems(recipe)
+    found = [*_device_problems(recipe), *unplaced_processes(recipe)]
     found += _reference_problems(recipe)
     if recipe.model.path is None:
         return [*found, *_head_problems(recipe)]

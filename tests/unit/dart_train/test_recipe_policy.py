@@ -270,6 +270,33 @@ def test_several_training_processes_are_started_by_torchrun(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("train", "inference", "told"),
+    [
+        (
+            {},
+            {},
+            "inference.devices, train.devices: 2 inference workers and the trainer would share GPU 0, because no GPU is named for them: "
+            "name the GPUs of both in inference.devices and train.devices (3 where none is shared)",
+        ),
+        ({"devices": [1]}, {}, "inference.devices: 2 inference workers would share GPU 0"),
+        ({}, {"workers": 1}, "inference.devices, train.devices: an inference worker and the trainer would share GPU 0"),
+        ({"processes": 2}, {"devices": [1, 2]}, "train.devices: an inference worker and the trainer would share GPU 1"),
+        ({"devices": [1]}, {"workers": 1}, None),
+        ({}, {"devices": [1, 2]}, None),
+        ({"devices": [0]}, {"workers": 1, "devices": [0], "gpu_memory_fraction": 0.5}, None),
+        ({"device": "auto"}, {}, None),
+    ],
+)
+def test_processes_that_share_a_gpu_because_none_is_named_are_told(
+    train: dict[str, Any], inference: dict[str, Any], told: str | None
+) -> None:
+    recipe = recipe_of("some/model", train={"device": "cuda", **train}, inference=inference)
+    found = [each for each in recipe_policy.problems(recipe) if "would share" in each]
+    assert len(found) == (told is not None)
+    assert told is None or found[0].startswith(told)
+
+
+@pytest.mark.parametrize(
     ("train", "inference", "problem"),
     [
         ({"devices": [1, 2], "processes": 2}, {}, r"train\.devices: there is no GPU 2 on this host, which has 2"),
@@ -292,7 +319,7 @@ def test_gpus_that_are_not_there_are_named_before_anything_starts(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     chosen = recipe_of(checkpoint, train={"device": "cuda", **train}, inference={"max_model_len": 2048, **inference})
-    found = recipe_policy.problems(chosen)
+    found = recipe_policy.fine_tuning_problems(chosen)
     assert len(found) == (problem is not None)
     assert problem is None or re.match(problem, found[0])
 

@@ -303,6 +303,15 @@ def test_the_command_tells_of_updates_that_take_too_long(tmp_path: Path) -> None
     assert [each.partition(":")[0] for each in figures["notes"]] == ["time"]
 
 
+def test_a_recipe_without_the_base_of_its_gpus_is_told_to_name_them(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(
+        'extends = ["bases/ui-tars-1.5-7b.toml", "bases/office.toml"]\n[run]\nname = "own"\n'
+    )
+    told = CliRunner().invoke(app, ["plan", str(tmp_path / "own.toml"), "--runs-dir", str(tmp_path)])
+    assert told.exit_code == 1
+    assert "Does not fit: inference.devices, train.devices: 2 inference workers and the trainer" in told.output
+
+
 def test_episodes_are_as_long_as_the_step_limit_of_the_recipe_allows() -> None:
     """Episodes of 12 steps would all be cut at three: equal rewards, and hardly an update."""
     size = read_policy_size(recipe_of("demo"))
