@@ -10,7 +10,6 @@ appears under its final name only when it is complete. Non-goals: losses.
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -33,13 +32,13 @@ from dart_train.trainer.optimizer_state import train_state, zero_missing_gradien
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.replicas import share_parameters, sum_gradients
 from dart_train.trainer.schedule import learning_rate
+from dart_train.trainer.settings_stamp import changed_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dart_train.model.sharding import ShardedModel
 
-_SETTINGS = "settings.json"
 FLOAT32 = "float32"
 _FREE = (
     *("updates", "out_dir", "checkpoints", "metrics", "checkpoint_every", "report_every", "threads", "device"),
@@ -277,20 +276,11 @@ def _check_settings(config: SupervisedConfig, kind: str, *, resumes: bool) -> No
     decides = {"kind": kind, **config.model_dump(mode="json", exclude=set(_FREE))}
     decides["dtype"] = "bfloat16" if ComputeDevice.resolve(config.device, config.dtype).bfloat16 else FLOAT32
     decides["samples"] = {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in config.samples}
-    file = config.checkpoints / _SETTINGS
-    if resumes and file.exists():
-        before = {"dtype": FLOAT32, **json.loads(file.read_text(encoding="utf-8"))}
-        changed = sorted(key for key in {*before, *decides} if before.get(key) != decides.get(key))
-        if changed:
-            raise ConfigError(
-                f"{config.checkpoints} holds states of another training ({', '.join(changed)} differ): "
-                "give another folder, or remove this one"
-            )
-        return
-    config.checkpoints.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(decides, indent=2) + "\n", encoding="utf-8")
-    partial.replace(file)
+    if changed := changed_settings(config.checkpoints, decides, resumes=resumes, unwritten={"dtype": FLOAT32}):
+        raise ConfigError(
+            f"{config.checkpoints} holds states of another training ({', '.join(changed)} differ): "
+            "give another folder, or remove this one"
+        )
 
 
 Trainer = TypeVar("Trainer", bound=SupervisedTrainer[Any])

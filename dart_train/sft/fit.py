@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.data_client.image_store import BlobError, ImageReader, ImageStore
+from dart_agent.errors import ConfigError
+from dart_agent.inference.checkpoint_files import resolve_checkpoint
+from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.metrics_file import append_metrics
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
@@ -36,6 +40,7 @@ from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.gradients import GradientExploded, GradientRefused, clip_checked, find_culprits
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.schedule import learning_rate
+from dart_train.trainer.settings_stamp import changed_settings
 from dart_train.trainer.trained_policy import TrainedPolicy
 
 METRICS_KIND = "sft"
@@ -43,6 +48,11 @@ REFUSED_KIND = "sft_refused"
 MAX_REFUSED_UPDATES = 5
 """In a row; after that the training ends."""
 NAMED_ROWS = 5
+FREE_SETTINGS = {
+    *("checkpoints", "metrics", "out_dir", "images", "checkpoint_every", "keep_checkpoints", "report_every"),
+    *("device", "threads", "micro_batch_tokens", "share_prefixes", "image_cache_gib", "gradient_checkpointing"),
+}
+"""What may change between two calls of one fine-tuning."""
 CARD_SETTINGS = {"epochs", "steps_per_update", "optimizer", "freeze_vision", "lora"}
 Report = Callable[[Mapping[str, Any]], None]
 log = logging.getLogger(__name__)
@@ -88,6 +98,7 @@ def fine_tune(
     Raises:
         DemonstrationsUnusableError: There is nothing to imitate, or some of it must not be imitated or does not fit the model, or
             gives no gradient that can be applied.
+        ConfigError: The checkpoints are those of another fine-tuning.
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
     """
@@ -107,6 +118,7 @@ def fine_tune(
             demonstrated, left_out = write_demonstrations(
                 config.demonstrations, loaded.processor, int(loaded.model.config.image_token_id), pictures
             )
+        _check_settings(config, ranks, policy, demonstrated, successes)
         learnt, held_out = split_tasks([*demonstrated, *successes], config.held_out_fraction)
         images = ImagesInOrder((pictures, *places))
         training = _FineTuning(config, ranks, policy, learnt, held_out, images)
@@ -145,6 +157,46 @@ def split_tasks(
         [episode for episode in episodes if episode.task_id not in held_out],
         [episode for episode in episodes if episode.task_id in held_out],
     )
+
+
+def _check_settings(
+    config: SftConfig,
+    ranks: Ranks,
+    policy: TrainedPolicy,
+    demonstrated: Sequence[ImitatedEpisode],
+    successes: Sequence[ImitatedEpisode],
+) -> None:
+    """Note what decides the result beside the checkpoints, or compare it with what made those that are there.
+
+    Raises ConfigError on every rank where the fine-tuning would go on from the checkpoints of another one.
+    """
+    changed: list[str] | None = None
+    if ranks.first:
+        store = CheckpointStore(config.checkpoints, config.keep_checkpoints)
+        contents = {"start_model", "demonstrations", "successes_of"}
+        settings = config.model_dump(mode="json", exclude=FREE_SETTINGS | contents | {"optimizer"})
+        optimizer = config.optimizer.model_dump(mode="json")
+        decides = settings | {f"optimizer.{key}": value for key, value in optimizer.items()}
+        decides["dtype"] = "bfloat16" if policy.compute.bfloat16 else "float32"
+        decides["start_model"] = weights_digest(resolve_checkpoint(config.start_model))
+        decides["demonstrations"] = _digest(demonstrated)
+        decides["successes_of"] = _digest(successes)
+        changed = changed_settings(config.checkpoints, decides, resumes=store.latest() is not None)
+    if changed := ranks.broadcast(changed):
+        raise ConfigError(
+            f"{config.checkpoints} holds checkpoints of another fine-tuning ({', '.join(changed)} differ): continue it with the settings "
+            "that it was begun with, choose another --name, or remove this folder to begin anew"
+        )
+
+
+def _digest(episodes: Sequence[ImitatedEpisode]) -> str:
+    """The same for the same tasks, prompts, pictures and answers, wherever they are stored."""
+    digest = hashlib.sha256()
+    for episode in episodes:
+        digest.update(f"{episode.task_id}\n".encode())
+        for step in episode.steps:
+            digest.update(repr((step.prompt_ids_P, step.image_sha256, step.token_ids_T, step.pointers)).encode())
+    return digest.hexdigest()
 
 
 class _FineTuning:
@@ -216,6 +268,7 @@ class _FineTuning:
                 )
         if self._ranks.first:
             write_directory_atomically(config.out_dir, self._write)
+            shutil.rmtree(config.checkpoints, ignore_errors=True)  # the model is all that is left to start from
         else:
             self._policy.save(config.out_dir)
         return nll, held_out_nll

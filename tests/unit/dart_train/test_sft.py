@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 from demonstrations import TEST_TASK, TRAIN_TASKS, write_demonstration
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trainer_harness import tiny_model
 from typer.testing import CliRunner
 
+from dart_agent.errors import ConfigError
 from dart_agent.metrics_file import MetricsReader
 from dart_agent.strict_model import read_config_file
 from dart_train.cli import app
@@ -69,22 +72,61 @@ class Killed(Exception):
     """In place of a signal."""
 
 
-def test_a_killed_fine_tuning_ends_with_the_same_bits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fine_tune(config_of(root, "whole", epochs=5))
+def kill_after_the_first_checkpoint(config: SftConfig) -> None:
+    """Run a fine-tuning until it has a checkpoint."""
     save = CheckpointStore.save
 
     def save_and_die(store: CheckpointStore, state: TrainerState) -> Path:
         save(store, state)
         raise Killed
 
-    monkeypatch.setattr(checkpoint.CheckpointStore, "save", save_and_die)
-    with pytest.raises(Killed):
-        fine_tune(config_of(root, "killed", epochs=5))
-    monkeypatch.setattr(checkpoint.CheckpointStore, "save", save)
-    assert not (root / "killed" / "model").exists()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(checkpoint.CheckpointStore, "save", save_and_die)
+        with pytest.raises(Killed):
+            fine_tune(config)
+    assert not config.out_dir.exists()
+
+
+def test_a_killed_fine_tuning_ends_with_the_same_bits(root: Path) -> None:
+    fine_tune(config_of(root, "whole", epochs=5))
+    kill_after_the_first_checkpoint(config_of(root, "killed", epochs=5))
     fine_tune(config_of(root, "killed", epochs=5))
     whole, killed = (load_file(root / name / "model" / "model.safetensors") for name in ("whole", "killed"))
     assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+
+
+def changed_model(root: Path, directory: Path) -> Path:
+    """The start model with one other tensor."""
+    shutil.copytree(tiny_model(root)[0], directory)
+    weights = load_file(directory / "model.safetensors")
+    save_file(
+        weights | {"lm_head.weight": -weights["lm_head.weight"]}, directory / "model.safetensors", {"format": "pt"}
+    )
+    return directory
+
+
+def test_checkpoints_of_another_fine_tuning_are_not_gone_on_from(root: Path, tmp_path: Path) -> None:
+    config = config_of(root, "other", epochs=5)
+    kill_after_the_first_checkpoint(config)
+    others = tmp_path / "demos"
+    write_demonstration(others, TRAIN_TASKS[0], seed=7, clicks=1)
+    optimizer = config.optimizer.model_copy(update={"learning_rate": 1e-4})
+    for changes, named in (
+        ({"optimizer": optimizer.model_dump()}, "optimizer.learning_rate"),
+        ({"epochs": 6, "seed": 1}, "epochs, seed"),
+        ({"demonstrations": {"folders": [others]}}, "demonstrations"),
+        ({"lora": {"rank": 4}}, "lora"),
+        ({"start_model": str(changed_model(root, tmp_path / "model"))}, "start_model"),
+    ):
+        with pytest.raises(ConfigError, match=rf"of another fine-tuning \({re.escape(named)} differ\): continue it"):
+            fine_tune(config_of(root, "other", **({"epochs": 5} | changes)))
+    moved = tmp_path / "moved"
+    shutil.copytree(root / "demos", moved)
+    free = {"demonstrations": {"folders": [moved]}, "micro_batch_tokens": 90, "threads": 2, "report_every": 3}
+    lines: list[Mapping[str, Any]] = []
+    fine_tune(config_of(root, "other", epochs=5, **free), report=lines.append)
+    assert lines[0]["update"] > config.checkpoint_every, "it went on"
+    assert not config.checkpoints.exists(), "the model is in place"
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, applies: Callable[[TrainBatch], bool]) -> None:
