@@ -324,6 +324,7 @@ def run_training(
     latest = store.latest()
     if ranks.first:
         _check_settings(config, kind, resumes=latest is not None)
+        store.remove_partial()
     ranks.gather(None)  # nobody writes a state before
     first, before_s = 0, 0.0
     if latest is not None:

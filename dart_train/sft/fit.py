@@ -228,6 +228,8 @@ class _FineTuning:
         config, began_s = self._config, clock.monotonic()
         first, before_s, nll, held_out_nll = 0, 0.0, math.nan, None
         norm, rate = math.nan, 0.0
+        if self._ranks.first:
+            self._checkpoints.remove_partial()
         state = self._checkpoints.latest()
         if state is not None:
             self._policy.restore(state)

@@ -111,11 +111,22 @@ class CheckpointStore:
         Returns:
             The directory of the state.
         """
+        target = self.root / f"update{state.updates:08d}"
+        temporary = self.root / f".{target.name}.tmp"
+        try:
+            self._write(state, temporary, target)
+        except BaseException:
+            if self._ranks.first:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        self._ranks.gather(None)
+        return target
+
+    def _write(self, state: TrainerState, temporary: Path, target: Path) -> None:
+        """Write a state under a temporary name, rename it, and remove the oldest ones."""
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        target = self.root / f"update{state.updates:08d}"
-        temporary = self.root / f".{target.name}.tmp"
         if self._ranks.first:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -134,8 +145,11 @@ class CheckpointStore:
             sync_path(self.root)
             for old in self._states()[: -self._keep]:
                 shutil.rmtree(old)
-        self._ranks.gather(None)
-        return target
+
+    def remove_partial(self) -> None:
+        """Remove what a killed process left partially written; the first rank calls this before it saves."""
+        for leftover in self.root.glob(".update*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
     def save_trained_s(self, trained_s: float) -> None:
         """Note how long training has gone on, also between and before states.

@@ -149,6 +149,7 @@ class TrainerProcess:
         latest = await self._ask(self._client.latest_version())
         newest = latest or VersionRecord(version=0, path=self._config.start_model)
         self._weights.remove_partial()
+        self._checkpoints.remove_partial()
         self._weights.remove_above(newest.version)
         state = self._checkpoints.latest()
         if state is None:

@@ -203,6 +203,13 @@ async def test_a_run_that_starts_from_a_version_of_another_run_makes_all_of_its_
     assert (origin.updates, "sha256:other" in origin.lineage) == (3, False)
 
 
+async def test_what_a_killed_trainer_left_partially_written_is_removed(harness: TrainerHarness) -> None:
+    for number in (6, 7):
+        (harness.config.checkpoints / f".update{number:08d}.tmp").mkdir(parents=True)
+    await harness.run(max_updates=0)
+    assert not list(harness.config.checkpoints.glob(".update*"))
+
+
 @pytest.mark.parametrize("answer", ["publish_version", "batch_done", "latest_version"])
 async def test_a_trainer_that_is_to_stop_does_not_wait_for_a_data_manager_that_is_gone(
     harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch, answer: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from dart_agent.errors import ConfigError
 from dart_agent.metrics_file import append_metrics
 from dart_train.model.policy_model import LoadedModel, load_model
 from dart_train.model.weights import PolicyVersionStore
-from dart_train.trainer.checkpoint import CheckpointStore
+from dart_train.trainer import checkpoint
+from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.trainer import Trainer
 
 
@@ -63,6 +65,27 @@ def test_a_trainer_that_is_resumed_after_every_step_is_the_one_that_was_never_in
     everything = Trainer(config_of(root, model_dir), images)
     with pytest.raises(ConfigError, match=r"lacks model.visual.* continue with the settings that it was made with"):
         everything.setup(str(model_dir), 0, saved)
+
+
+def small_state(updates: int) -> TrainerState:
+    return TrainerState(updates, updates, None, [], {}, 0.0, tensors={"model.a": torch.ones(3)})
+
+
+def test_a_state_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(small_state(1))
+
+    def write(path: Path, text: str) -> None:
+        path.write_text(text[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_synced", write)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(small_state(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["update00000001"]
+    latest = store.latest()
+    assert latest is not None
+    assert latest.updates == 1
 
 
 def test_published_versions_load_and_old_ones_go(
