@@ -170,7 +170,10 @@ def fail_and_train(settings: TrainerConfig, batch: Batch, ranks: Ranks) -> None:
     trainer.setup(settings.start_model, 0, None)
     before = trainer._policy.copy_to_host()
     lost = batch.model_copy(deep=True)
-    bad = lost.rows[-1]
+    passes = trainer._micro_batches.passes(build_rows(batch, settings.advantage, settings.advantage_over))
+    assert len(passes) > 1, "the image is missed after a pass without gradient"
+    last = passes[-1][-1]
+    (bad,) = (row for row in lost.rows if (row.rollout_id, row.step.index) == (last.rollout_id, last.step.index))
     bad.step.image_sha256[-1] = "0" * 64
     with pytest.raises(BatchFailed, match="is not in") as failure:
         trainer.step(lost)
@@ -189,7 +192,7 @@ def local_part(value: torch.Tensor) -> torch.Tensor:
 def test_ranks_blame_a_missing_image_where_a_batch_has_several_optimiser_steps(
     root: Path, batches: list[Batch]
 ) -> None:
-    in_two_processes(partial(fail_and_train, config(root, "damaged"), batches[0]))
+    in_two_processes(partial(fail_and_train, config(root, "damaged", micro_batch_tokens=1), batches[0]))
 
 
 def score_without_gradient(settings: TrainerConfig, batch: Batch, ranks: Ranks) -> None:
