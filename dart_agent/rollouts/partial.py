@@ -1,33 +1,40 @@
 """Unfinished rollouts: which of them a worker continues, and why the others begin anew.
 
-Role: `PartialRollouts` gives each rollout its journal, and the episode where one can be continued. Rule: an episode is continued only
-where it is known that the desktop is as the last stored step left it; otherwise its steps are dropped and it begins anew, with the cause on
-record. An error that says nothing about that desktop drops nothing: the rollout is put back. Non-goals: which unfinished rollout comes next
-(the data manager), playing (`dart_agent.rollouts.episode_loop`).
+Role: `PartialRollouts` gives each rollout its journal, and the episode where one can be continued; `RolloutHandover` leaves what a worker
+does not finish. Rule: an episode is continued only where it is known that the desktop is as the last stored step left it; otherwise its
+steps are dropped and it begins anew, with the cause on record. An error that says nothing about that desktop drops nothing: the rollout is
+put back. Non-goals: which unfinished rollout comes next (the data manager), playing (`dart_agent.rollouts.episode_loop`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
+from dart_agent.component_process import run_to_its_end
 from dart_agent.data_client.image_store import BlobStorage
-from dart_agent.errors import StoreError, StoreUnavailableError
+from dart_agent.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from dart_agent.rollouts.episode import EpisodeSettings, ResumedEpisode
+from dart_agent.rollouts.episode_report import PlayedItem
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource, ResumableEnv, StepJournal, last_segment
-from dart_agent.types import StepRecord, WorkItem
+from dart_agent.rollouts.worker_config import ABANDON_TIMEOUT_S, DISCARD_TIMEOUT_S, PARK_TIMEOUT_S
+from dart_agent.types import StepRecord, WorkItem, WorkSource
+from dart_envs.clock import wait_for
 from dart_envs.envs.parking import RESET_CODE
 from dart_envs.errors import DartEnvError, FarmError, HostFaultError
 from dart_envs.types import RgbImage, TaskLike
-from dart_server.wire import ErrorCode
+from dart_server.wire import Clock, ErrorCode
 
 logger = logging.getLogger(__name__)
 
+FAILED_START_DELAY_S = 1.0
+"""Pause of a slot whose rollout could not start; an unfinished one is put back after it."""
 DESKTOP_GONE_CODES = frozenset(
     {
         ErrorCode.NOT_FOUND.value,
@@ -193,3 +200,105 @@ class PartialRollouts:
         latest = dict.fromkeys(step.image_sha256[-1] for step in reversed(steps))
         wanted = {*steps[-1].image_sha256, *islice(latest, screenshots)}
         return {sha256: self.images.get(sha256) for sha256 in wanted}
+
+
+class RolloutHandover:
+    """Hands rollouts over that a worker does not finish: parked, put back with their steps, or given back to begin anew.
+
+    Args:
+        source: Where the rollouts come from.
+        partial: Keeps unfinished ones; None: all begin anew.
+        clock: Clock of limits and pauses.
+    """
+
+    def __init__(self, source: WorkSource, partial: PartialRollouts | None, clock: Clock) -> None:
+        self._source = source
+        self._partial = partial
+        self._clock = clock
+
+    async def leave(self, played: PlayedItem, cause: str, *, ends: bool = False) -> None:
+        """Park a rollout where that is possible, otherwise give it back: it is not to blame.
+
+        Args:
+            played: The rollout.
+            cause: Why it is left.
+            ends: Whether the worker does not go on.
+
+        Raises:
+            StoreError: The data manager stays away; not where the worker ends.
+        """
+        partial, journal = self._partial, played.journal
+        if partial is None or journal is None or not journal.can_park:
+            await self.abandon(played, cause, ends=ends, uses_attempt=False)
+            return
+        parking = asyncio.create_task(
+            journal.park(keep_lease=partial.keep_lease), name=f"park-{played.item.rollout_id}"
+        )
+        if not ends:
+            try:
+                await asyncio.wait({parking})
+            except asyncio.CancelledError:
+                await run_to_its_end(self._end_parking(played, cause, parking, ends=True))
+                raise
+        await self._end_parking(played, cause, parking, ends=ends)
+
+    async def _end_parking(self, played: PlayedItem, cause: str, parking: asyncio.Task[None], *, ends: bool) -> None:
+        """Wait for the end of parking, shortly where the worker ends; give the rollout back where it could not be parked."""
+        item, journal = played.item, played.journal
+        assert journal is not None
+        try:
+            await wait_for(self._clock, PARK_TIMEOUT_S, parking)
+            return
+        except (DartEnvError, StoreError, TimeoutError) as error:
+            cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
+            logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
+        try:
+            await self.abandon(played, cause, ends=ends, uses_attempt=False)
+        finally:
+            await journal.discard_snapshot(self._clock, DISCARD_TIMEOUT_S)
+
+    async def abandon(self, played: PlayedItem, cause: str, *, ends: bool = False, uses_attempt: bool = True) -> None:
+        """Give a rollout back; it begins anew, because its desktop is used for others from now on.
+
+        A worker that goes on must not keep it: its heartbeats would extend the assignment for ever.
+
+        Args:
+            played: The rollout.
+            cause: Why.
+            ends: Whether the worker does not go on.
+            uses_attempt: Whether it uses up an attempt.
+
+        Raises:
+            StoreError: The data manager stays away; not where the worker ends.
+        """
+        played.give_back(cause)
+        await self._give_back(self._source.abandon(played.item, cause, uses_attempt=uses_attempt), ends=ends)
+
+    async def put_back(self, played: PlayedItem, postponed: EpisodePostponed) -> None:
+        """Leave a rollout that could not be taken up, with its steps, to whoever asks after a pause.
+
+        Args:
+            played: The rollout.
+            postponed: Why.
+
+        Raises:
+            StoreError: The data manager stays away; not where the worker ends.
+        """
+        assert self._partial is not None
+        ends = True
+        try:
+            try:
+                await self._clock.sleep(FAILED_START_DELAY_S)
+                ends = False
+            finally:
+                await self._give_back(self._partial.put_back(played.item, postponed), ends=ends)
+        except StoreRefusedError as error:
+            await self.abandon(played, f"{postponed}; it could not be put back: {error}")
+
+    async def _give_back(self, giving_back: Awaitable[None], *, ends: bool) -> None:
+        """Wait until the data manager has a rollout back; where the worker ends, for a short time, and nothing is raised."""
+        if not ends:
+            await giving_back
+            return
+        with contextlib.suppress(StoreError, TimeoutError):
+            await wait_for(self._clock, ABANDON_TIMEOUT_S, giving_back)

@@ -26,7 +26,6 @@ from dart_agent.errors import (
     PolicyUnavailableError,
     PromptTooLongError,
     RequestRejected,
-    StoreError,
     StoreRefusedError,
 )
 from dart_agent.prompts.builder import PromptBuilder
@@ -51,21 +50,19 @@ from dart_agent.rollouts.episode_report import (
 )
 from dart_agent.rollouts.journal import ActionMarks, StepJournal, StopSignal
 from dart_agent.rollouts.limits import FamilyLimits
-from dart_agent.rollouts.partial import EpisodePostponed, PartialRollouts
+from dart_agent.rollouts.partial import (
+    FAILED_START_DELAY_S,
+    EpisodePostponed,
+    PartialRollouts,
+    RolloutHandover,
+)
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
 from dart_agent.rollouts.rejected import RejectedTrajectories
 from dart_agent.rollouts.upkeep import keep_alive, lease_labels, release_former_leases
-from dart_agent.rollouts.worker_config import (
-    ABANDON_TIMEOUT_S,
-    ACTION_TIMEOUT_S,
-    DISCARD_TIMEOUT_S,
-    PARK_TIMEOUT_S,
-    WorkerConfig,
-    load_worker_config,
-)
+from dart_agent.rollouts.worker_config import ACTION_TIMEOUT_S, WorkerConfig, load_worker_config
 from dart_agent.task_suites import load_task as load_known_task
 from dart_agent.types import Directive, WorkItem, WorkSource, family_of
-from dart_envs.clock import SystemClock, wait_first, wait_for
+from dart_envs.clock import SystemClock, wait_first
 from dart_envs.errors import DartEnvError
 from dart_envs.success import SUCCESS_AT, is_success
 from dart_envs.tasks import Task
@@ -76,9 +73,6 @@ if TYPE_CHECKING:
     from dart_envs.farm.base import FarmLike
 
 logger = logging.getLogger(__name__)
-
-FAILED_START_DELAY_S = 1.0
-"""Pause of a slot whose rollout could not start; an unfinished one is put back after it."""
 
 
 class RolloutWorker:
@@ -130,6 +124,7 @@ class RolloutWorker:
         self._on_solved_step = on_solved_step
         self._rejected = RejectedTrajectories(rejected, self._clock)
         self._partial = partial
+        self._handover = RolloutHandover(source, partial, self._clock)
         self._family_limits = dict(family_limits or {})
         self._rewards = rewards
         self._success_at = success_at
@@ -197,7 +192,7 @@ class RolloutWorker:
             await self._stopped(played, stopped.directive)
             return None
         except PromptTooLongError as error:
-            await self._abandon(played, f"configuration: {error}")
+            await self._handover.abandon(played, f"configuration: {error}")
             if not self._prompt_fitted:
                 raise ConfigError(
                     f"not even the first prompt of {item.task_id} fits: {error}; raise inference.max_model_len, or lower "
@@ -205,30 +200,30 @@ class RolloutWorker:
                 ) from error
             return None
         except RequestRejected as error:
-            await self._abandon(played, f"policy: {error}")
+            await self._handover.abandon(played, f"policy: {error}")
             return None
         except PolicyUnavailableError as error:
             logger.warning("%s (%s): %s", item.rollout_id, item.task_id, error)
-            await self._leave(played, f"policy: {error}")
+            await self._handover.leave(played, f"policy: {error}")
             return None
         except DartEnvError as error:
             logger.warning("%s (%s) could not start: %s", item.rollout_id, item.task_id, error)
-            await self._abandon(played, f"{type(error).__name__}: {error}")
+            await self._handover.abandon(played, f"{type(error).__name__}: {error}")
             await self._clock.sleep(FAILED_START_DELAY_S)
             return None
         except EpisodePostponed as postponed:
             logger.warning("%s (%s) could not be continued yet: %s", item.rollout_id, item.task_id, postponed)
-            await self._put_back(played, postponed)
+            await self._handover.put_back(played, postponed)
             return None
         except StoreRefusedError as error:
-            await self._abandon(played, f"not stored: {error}")
+            await self._handover.abandon(played, f"not stored: {error}")
             self._rejected.count(error)
             return None
         except asyncio.CancelledError:
             await run_to_its_end(self._stop(played))
             raise
         except BaseException as error:
-            await self._abandon(played, f"{type(error).__name__}: {error}", ends=True)
+            await self._handover.abandon(played, f"{type(error).__name__}: {error}", ends=True)
             raise
         finally:
             self._playing.pop(item.assignment, None)
@@ -247,7 +242,7 @@ class RolloutWorker:
             if isinstance(ended, Episode):
                 await self._report(played, ended)
                 return
-        await self._leave(played, "the worker is stopping", ends=True)
+        await self._handover.leave(played, "the worker is stopping", ends=True)
 
     async def _report(self, played: PlayedItem, episode: Episode) -> bool:
         """Store a finished episode; where it is refused, keep it aside with its cause and give the rollout back."""
@@ -262,7 +257,7 @@ class RolloutWorker:
                 journal.forget()
         except StoreRefusedError as error:
             await self._rejected.keep(trajectory, str(error))
-            await self._abandon(played, f"the report was refused: {error}")
+            await self._handover.abandon(played, f"the report was refused: {error}")
             self._rejected.count(error)
             return False
         self._rejected.accepted()
@@ -312,70 +307,9 @@ class RolloutWorker:
     async def _stopped(self, played: PlayedItem, directive: Directive) -> None:
         """The episode stopped because it was told to."""
         if directive is Directive.CANCEL:
-            await self._abandon(played, "it is not needed any more", uses_attempt=False)
+            await self._handover.abandon(played, "it is not needed any more", uses_attempt=False)
             return
-        await self._leave(played, "it was to be parked")
-
-    async def _leave(self, played: PlayedItem, cause: str, *, ends: bool = False) -> None:
-        """Park the rollout where that is possible, otherwise give it back: it is not to blame. `ends`: the worker does not go on."""
-        partial, journal = self._partial, played.journal
-        if partial is None or journal is None or not journal.can_park:
-            await self._abandon(played, cause, ends=ends, uses_attempt=False)
-            return
-        parking = asyncio.create_task(
-            journal.park(keep_lease=partial.keep_lease), name=f"park-{played.item.rollout_id}"
-        )
-        if not ends:
-            try:
-                await asyncio.wait({parking})
-            except asyncio.CancelledError:
-                await run_to_its_end(self._end_parking(played, cause, parking, ends=True))
-                raise
-        await self._end_parking(played, cause, parking, ends=ends)
-
-    async def _end_parking(self, played: PlayedItem, cause: str, parking: asyncio.Task[None], *, ends: bool) -> None:
-        """Wait for the end of parking, shortly where the worker ends; give the rollout back where it could not be parked."""
-        item, journal = played.item, played.journal
-        assert journal is not None
-        try:
-            await wait_for(self._clock, PARK_TIMEOUT_S, parking)
-            return
-        except (DartEnvError, StoreError, TimeoutError) as error:
-            cause = f"{cause}; it could not be parked: {type(error).__name__}: {error}"
-            logger.warning("%s (%s): %s", item.rollout_id, item.task_id, cause)
-        try:
-            await self._abandon(played, cause, ends=ends, uses_attempt=False)
-        finally:
-            await journal.discard_snapshot(self._clock, DISCARD_TIMEOUT_S)
-
-    async def _abandon(self, played: PlayedItem, cause: str, *, ends: bool = False, uses_attempt: bool = True) -> None:
-        """Give the rollout back; it begins anew, because its desktop is used for others from now on.
-
-        A worker that goes on must not keep it: its heartbeats would extend the assignment for ever. To one that ends nothing is raised.
-        """
-        played.give_back(cause)
-        await self._give_back(self._source.abandon(played.item, cause, uses_attempt=uses_attempt), ends=ends)
-
-    async def _put_back(self, played: PlayedItem, postponed: EpisodePostponed) -> None:
-        """Leave a rollout that could not be taken up, with its steps, to whoever asks after a pause."""
-        assert self._partial is not None
-        ends = True
-        try:
-            try:
-                await self._clock.sleep(FAILED_START_DELAY_S)
-                ends = False
-            finally:
-                await self._give_back(self._partial.put_back(played.item, postponed), ends=ends)
-        except StoreRefusedError as error:
-            await self._abandon(played, f"{postponed}; it could not be put back: {error}")
-
-    async def _give_back(self, giving_back: Awaitable[None], *, ends: bool) -> None:
-        """Wait until the data manager has a rollout back; where the worker ends, for a short time, and nothing is raised."""
-        if not ends:
-            await giving_back
-            return
-        with contextlib.suppress(StoreError, TimeoutError):
-            await wait_for(self._clock, ABANDON_TIMEOUT_S, giving_back)
+        await self._handover.leave(played, "it was to be parked")
 
 
 async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:

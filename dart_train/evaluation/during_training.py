@@ -33,7 +33,7 @@ from dart_train.evaluation.reward_marks import single_source
 from dart_train.evaluation.statistics import pass_rate, success_rate
 from dart_train.run import phases
 from dart_train.run.decisions.waits import FIX, Stall
-from dart_train.run.pauses import Pauses
+from dart_train.run.disk import Pauses
 
 log = logging.getLogger(__name__)
 

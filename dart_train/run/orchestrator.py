@@ -50,7 +50,7 @@ from dart_train.report.page import RunReport, write_report
 from dart_train.run import components, phases, training_components
 from dart_train.run.decisions import stages
 from dart_train.run.decisions.supervision import describe_end
-from dart_train.run.disk import FULL_DISK, DiskGuard
+from dart_train.run.disk import FULL_DISK, DiskGuard, Pauses
 from dart_train.run.farm import FarmSession, FarmUnusableError, farm_session
 from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher, Spawn, spawn_locally
 from dart_train.run.lock import run_lock
@@ -60,7 +60,6 @@ from dart_train.run.masked_episodes import (
     format_masked_fractions,
 )
 from dart_train.run.paths import RunPaths
-from dart_train.run.pauses import Pauses
 from dart_train.run.progress import Progress
 from dart_train.run.run_folder import begin_run_folder
 from dart_train.run.state import RunState
@@ -422,14 +421,9 @@ class Run:
         if before is not None and (updates := CheckpointStore(self.paths.checkpoints, keep=1).updates()):
             self.progress.note(f"train: goes on after update {updates}, version {before.version}")
         first_version = 0 if before is None else before.version
+        paths, pauses = self.paths, self._pauses()
         async with evaluated_during_training(
-            self.client,
-            self.recipe,
-            first_version,
-            self.paths.metrics,
-            self.paths.weights,
-            self.clock,
-            self._pauses(),
+            self.client, self.recipe, first_version, paths.metrics, paths.weights, self.clock, pauses
         ):
             trainer = await self.launcher.start(training_components.trainer(self.recipe, self.paths))
             await self._show_progress_until_done(

@@ -20,10 +20,10 @@ from dart_train.report.learning_signal import describe_learning_signal, since_st
 from dart_train.run import components
 from dart_train.run.decisions import waits
 from dart_train.run.decisions.waits import Stall, WaitCommand, WaitEvent, WaitState
+from dart_train.run.disk import Pauses
 from dart_train.run.launcher import Component
 from dart_train.run.masked_episodes import MaskedEpisodeGuard, format_versions
 from dart_train.run.paths import RunPaths
-from dart_train.run.pauses import Pauses
 from dart_train.run.progress import Progress
 from dart_train.warmup.config import WARM_START_KINDS
 

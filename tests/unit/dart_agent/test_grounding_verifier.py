@@ -175,7 +175,10 @@ class FixedDistribution:
     """Attends as it is told, to the middles of cells."""
 
     def __init__(self, attention: Any) -> None:
-        self.log_attention_M = attention.log()
+        self._attention_M = attention
+
+    def attention(self) -> Any:
+        return self._attention_M.double().numpy()
 
     def expected_points(self) -> Any:
         return np.array([GRID.centre(cell) for cell in range(GRID.cells)])

@@ -27,8 +27,7 @@ from dart_train.evaluation.during_training import METRICS_KIND, describe_evaluat
 from dart_train.evaluation.stored import chosen_version, validated_versions
 from dart_train.report.build import read_metrics
 from dart_train.run import phases
-from dart_train.run.disk import DiskGuard
-from dart_train.run.pauses import Pauses
+from dart_train.run.disk import DiskGuard, Pauses
 
 
 class NeverEndsError(Exception):

@@ -6,7 +6,6 @@ The checkpoints are random and tiny, their files as published (`published_checkp
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -416,7 +415,7 @@ def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path
     workers = config.worker_settings()
     assert [worker.device_ids for worker in workers] == ["0,1", "2,3"]
     assert workers[0].kv_after_update == "keep"
-    assert workers[0].image_pixels == math.prod(recipe.desktops.resolution)
+    assert workers[0].image_pixels == 256 * 160, "of the picture in a prompt, not of the screen"
     arguments = engine_arguments(workers[0], tmp_path, 1)
     assert "kv_cache_memory_bytes" not in arguments
     wanted = {

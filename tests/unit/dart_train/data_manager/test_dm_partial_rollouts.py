@@ -167,7 +167,7 @@ async def end(task: asyncio.Task[None]) -> None:
 @pytest.fixture
 async def scene(harness: DataManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr("dart_agent.rollouts.worker.ACTION_TIMEOUT_S", 1.0)  # those that hang are stopped at the end
-    monkeypatch.setattr("dart_agent.rollouts.worker.FAILED_START_DELAY_S", 0.01)
+    monkeypatch.setattr("dart_agent.rollouts.partial.FAILED_START_DELAY_S", 0.01)
     harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
     with harness.store.begin() as session:
         session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
@@ -428,7 +428,7 @@ async def test_a_farm_that_stays_full_ends_a_parked_rollout_after_its_attempts(s
 async def test_a_worker_that_ends_in_the_pause_puts_the_rollout_back(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dart_agent.rollouts.worker.FAILED_START_DELAY_S", 600.0)
+    monkeypatch.setattr("dart_agent.rollouts.partial.FAILED_START_DELAY_S", 600.0)
     await scene.parked_after(3)
     scene.farm.fail_next_lease(NoCapacityError("No desktop became free.", code=ErrorCode.NO_CAPACITY))
     waiting = scene.start("w2", SpellingPolicy(version=4))
@@ -479,7 +479,7 @@ def slow_snapshot(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
             await asyncio.sleep(0.5)
         return await snapshot(self, *args, **options)
 
-    monkeypatch.setattr("dart_agent.rollouts.worker.PARK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("dart_agent.rollouts.partial.PARK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(FakeLease, "snapshot", take)
     return begun
 
