@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from dart_train.config import Recipe, RecipeError, load_recipe
-from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
+from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, check_output_file, wrong_input
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import load_resolved_recipe
 
@@ -77,6 +77,7 @@ def evaluate_command(
     from dart_train.run.orchestrator import Interrupted
     from dart_train.run.waiting import RunFailed
 
+    check_output_file("--json", json_file)
     try:
         paths = RunPaths(target.resolve())
         is_run = paths.resolved_recipe.exists()
@@ -151,6 +152,7 @@ def compare_command(
     """Average the evaluations of runs that differ in their training seed, with a 95 % interval over seeds; or pair two of them."""
     from dart_train.evaluation.comparison import compare_seeds, format_gains, paired_gains, read_result
 
+    check_output_file("--json", json_file)
     try:
         results = [read_result(file) for file in files]
         if paired and len(results) != 2:

@@ -315,6 +315,10 @@ def test_results_are_paired_by_a_command(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, arguments[:-1])
     assert refused.exit_code == EXIT_WRONG_INPUT
     assert "give BEFORE and AFTER" in refused.stderr
+    for command in (arguments, ["eval", str(tmp_path)]):
+        nowhere = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "none" / "gains.json")])
+        assert nowhere.exit_code == EXIT_WRONG_INPUT
+        assert "--json: " in nowhere.stderr
 
 
 def test_commands_refuse_wrong_input_in_one_sentence(tmp_path: Path) -> None:
