@@ -1,8 +1,9 @@
 """OSWorld's server of a desktop, as official getters reach it, with its files read from outside the desktop.
 
 Role: `serve_files_from_outside`, a server on this host's loopback between the scorer's worker and a tunnel to the desktop. `POST /file` is
-answered with what the host reads; everything else is passed on unchanged. Rule: one request for each connection; a file that the host
-refuses is a file that is not there. Non-goals: what only programs of the desktop can tell (commands, windows, the accessibility tree).
+answered with what the host reads; everything else is passed on unchanged. Rule: one request for each connection, and no connection outlives
+the server; a file that the host refuses is a file that is not there. Non-goals: what only programs of the desktop can tell (commands,
+windows, the accessibility tree).
 """
 
 from __future__ import annotations
@@ -39,11 +40,22 @@ async def serve_files_from_outside(desktop: Desktop, upstream: tuple[str, int]) 
     if not isinstance(desktop, SupportsEvidence) or not await _sees(desktop):
         yield upstream
         return
-    server = await asyncio.start_server(
-        lambda reader, writer: _serve(desktop, upstream, reader, writer), "127.0.0.1", 0, limit=HEAD_LIMIT_NBYTES
-    )
-    async with server:
-        yield "127.0.0.1", server.sockets[0].getsockname()[1]
+    serving: set[asyncio.Task[None]] = set()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(_serve(desktop, upstream, reader, writer))
+        serving.add(task)
+        task.add_done_callback(serving.discard)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, limit=HEAD_LIMIT_NBYTES) as server:
+        try:
+            yield "127.0.0.1", server.sockets[0].getsockname()[1]
+        finally:  # a getter may have left a connection open without a request
+            server.close()
+            left = list(serving)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _sees(desktop: SupportsEvidence) -> bool:

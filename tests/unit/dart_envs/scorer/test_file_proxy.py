@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 import pytest
 
+from dart_envs.scorer import file_proxy
 from dart_envs.scorer.file_proxy import serve_files_from_outside
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_server.wire import EvidenceAnswer
@@ -74,6 +76,24 @@ async def test_a_broken_request_ends_its_own_connection_only(desktop: FakeDeskto
         async with httpx.AsyncClient() as client:
             reply = await client.post(f"http://{host}:{port}/file", data={"file_path": "/home/user/a b.txt"})
             assert reply.status_code == 200
+
+
+async def test_a_connection_without_a_request_ends_with_the_server(
+    desktop: FakeDesktop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, accepted, serve = asyncio.all_tasks(), asyncio.Event(), file_proxy._serve
+
+    async def noted(*parts: Any) -> None:
+        accepted.set()
+        await serve(*parts)
+
+    monkeypatch.setattr(file_proxy, "_serve", noted)
+    async with serve_files_from_outside(desktop, ("127.0.0.1", 1)) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        await asyncio.wait_for(accepted.wait(), 5)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert asyncio.all_tasks() == before
+    writer.close()
 
 
 async def test_where_nobody_looks_from_outside_the_tunnel_is_used(desktop: FakeDesktop) -> None:
