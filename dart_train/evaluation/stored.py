@@ -311,9 +311,8 @@ def evaluation_recipe(version: StoredVersion) -> Recipe:
     plain["eval"] |= {"episodes": 1, "baseline_episodes": 0, "test_episodes": 0, "during_workers": 0}
     plain["train"]["sft_coefficient"] = 0.0
     plain["curation"]["pool_import"] = ()
-    paused_at = min(
-        recipe.limits.pause_disk_gib, LimitSection().pause_disk_gib
-    )  # it writes no checkpoint and no version
+    # An evaluation writes no checkpoint and no version, for which a large policy keeps space.
+    paused_at = min(recipe.limits.pause_disk_gib, LimitSection().pause_disk_gib)
     plain["limits"]["pause_disk_gib"] = paused_at
     plain["limits"]["min_free_disk_gib"] = min(recipe.limits.min_free_disk_gib, paused_at)
     return Recipe.model_validate(plain)

@@ -115,7 +115,7 @@ class CheckpointStore:
         temporary = self.root / f".{target.name}.tmp"
         try:
             self._write(state, temporary, target)
-        except BaseException:
+        except BaseException:  # also where the process is to end: nothing else knows the folder
             if self._ranks.first:
                 shutil.rmtree(temporary, ignore_errors=True)
             raise
