@@ -404,9 +404,8 @@ def python_module(
     file = paths.configs / f"{name}.json"
     file.write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     argv = (sys.executable, "-m", module, "--config", str(file))
-    return ComponentSpec(
-        name, argv, paths.logs / f"{name}.log", env=thread_env(threads), restarts=restarts, endless=endless
-    )
+    log, env = paths.logs / f"{name}.log", thread_env(threads)
+    return ComponentSpec(name, argv, log, env=env, restarts=restarts, endless=endless, lock=paths.lock)
 
 
 def thread_env(threads: int) -> dict[str, str]:

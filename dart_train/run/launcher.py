@@ -15,7 +15,7 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ from dart_train.run.decisions.supervision import (
     SupervisionState,
     decide,
 )
+from dart_train.run.lock import component_lock
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class ComponentSpec:
         endless: It runs until it is stopped: an end with exit code 0 is unexpected, too.
         stop_grace_s: Seconds between SIGTERM and SIGKILL.
         optional: The run goes on without it when it has failed for good.
+        lock: The lock file that it holds as long as it lives (`dart_train.run.lock`); None: none.
     """
 
     name: str
@@ -71,6 +73,7 @@ class ComponentSpec:
     endless: bool = False
     stop_grace_s: float = STOP_GRACE_S
     optional: bool = False
+    lock: Path | None = None
 
 
 class ProcessHandle(Protocol):
@@ -237,7 +240,7 @@ async def spawn_locally(spec: ComponentSpec) -> ProcessHandle:
         The process.
     """
     spec.log.parent.mkdir(parents=True, exist_ok=True)
-    with spec.log.open("ab") as output:
+    with spec.log.open("ab") as output, _inherited_lock(spec.lock) as inherited:
         process = await asyncio.create_subprocess_exec(
             *spec.argv,
             stdin=asyncio.subprocess.DEVNULL,
@@ -246,8 +249,18 @@ async def spawn_locally(spec: ComponentSpec) -> ProcessHandle:
             env={**os.environ, **spec.env},
             start_new_session=True,
             preexec_fn=_die_with_parent,
+            pass_fds=inherited,
         )
     return _LocalProcess(process)
+
+
+@contextlib.contextmanager
+def _inherited_lock(file: Path | None) -> Iterator[tuple[int, ...]]:
+    if file is None:
+        yield ()
+        return
+    with component_lock(file) as descriptor:
+        yield (descriptor,)
 
 
 class SupervisedComponent:

@@ -53,7 +53,7 @@ from dart_train.run.decisions.supervision import describe_end
 from dart_train.run.disk import FULL_DISK, DiskGuard, Pauses
 from dart_train.run.farm import FarmSession, FarmUnusableError, farm_session
 from dart_train.run.launcher import Component, ComponentFailed, Launcher, LocalLauncher, Spawn, spawn_locally
-from dart_train.run.lock import run_lock
+from dart_train.run.lock import components_ended, run_lock
 from dart_train.run.masked_episodes import (
     MaskedEpisodeGuard,
     TooManyMaskedEpisodes,
@@ -263,12 +263,16 @@ class Run:
 
     @contextlib.asynccontextmanager
     async def data_manager(self) -> AsyncIterator[None]:
-        """Run the data manager and the client to it; every component is stopped at the end.
+        """Run the data manager and the client to it, once no component of a killed launcher is left; every component is stopped at the end.
 
         Yields:
             Nothing.
+
+        Raises:
+            RecipeError: A component of a killed launcher does not end.
         """
         try:
+            await components_ended(self.paths, self.clock, self.progress.note)
             spec = components.data_manager(self.recipe, self.paths)
             await self.launcher.start(spec)
             await self._run_watched(self._waits().for_data_manager(spec.log))

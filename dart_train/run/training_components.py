@@ -302,4 +302,6 @@ def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         *(sys.executable, "-m", "dart_train.cli", "init-model", str(paths.initial_model)),
         *("--preset", recipe.model.preset, "--seed", str(recipe.run.seed)),
     )
-    return ComponentSpec("init-model", argv, paths.logs / "init-model.log", env=thread_env(1), restarts=2)
+    return ComponentSpec(
+        "init-model", argv, paths.logs / "init-model.log", env=thread_env(1), restarts=2, lock=paths.lock
+    )

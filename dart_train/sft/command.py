@@ -17,7 +17,7 @@ from rich.console import Console
 from dart_envs.clock import SYSTEM_CLOCK, wait_first
 from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.exits import EXIT_FAILED, EXIT_INTERRUPTED, wrong_input
-from dart_train.run.lock import run_lock
+from dart_train.run.lock import components_ended, run_lock
 from dart_train.run.paths import RunPaths
 
 LOOK_S = 1.0
@@ -121,6 +121,9 @@ async def fine_tune_recipe(
 
     Returns:
         The folder of the model; None where the process failed, and then what it said has been shown.
+
+    Raises:
+        RecipeError: A process of a fine-tuning that was killed does not end.
     """
     from dart_train.run import training_components
     from dart_train.run.components import MetricsTail, tracking
@@ -131,6 +134,7 @@ async def fine_tune_recipe(
     paths.make()
     progress = Progress(console or Console(stderr=True, highlight=False))
     launcher = LocalLauncher()
+    await components_ended(paths, SYSTEM_CLOCK, progress.note)
     try:
         if recipe.model.path is None and not paths.initial_model.exists():
             with progress.stage("init-model"):
