@@ -18,10 +18,11 @@ from dart_train.config import Recipe
 from dart_train.config.placement import unplaced_processes
 from dart_train.model.device import ComputeDevice, matrix_tflops
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
+from dart_train.plan.host import HostMemory, HostResources, host_memory, loading_memory
 from dart_train.plan.latencies import Assumptions, has_gpus
-from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, loading_memory, trainer_memory
+from dart_train.plan.memory import GIB, EngineMemory, TrainerMemory, engine_memory, trainer_memory
 from dart_train.plan.policy_size import PolicySize, read_policy_size
-from dart_train.plan.verdict import HostResources, find_problems, memory_of, time_notes, time_problems, trainer_room
+from dart_train.plan.verdict import find_problems, memory_of, time_notes, time_problems, trainer_room
 from dart_train.run.preflight import available_memory_bytes
 
 TRAINER_ROWS = {
@@ -34,6 +35,11 @@ TRAINER_ROWS = {
     "activations": "activations (estimate)",
     "scores": "logits of a chunk (estimate)",
     "reserved": "reserved (estimate)",
+}
+HOST_ROWS = {
+    "trainer": "trainer, while it loads or later",
+    "inference": "inference workers and their caches of images",
+    "desktops": "desktops (estimate)",
 }
 
 
@@ -85,8 +91,9 @@ def run_plan(
     engine = engine_memory(recipe, size, host.gpu_bytes or host.memory_bytes, on_cpu=host.gpu_bytes is None)
     time = forecast_time(recipe, size, engine, assumed)
     disk = forecast_disk(recipe, size, time, assumed)
+    shared = host_memory(recipe, size, engine, host)
     problems = [*unplaced, *find_problems(recipe, size, engine, disk, host), *time_problems(recipe, time)]
-    _print(console or Console(), recipe, size, host, trainer, engine, disk, time, problems)
+    _print(console or Console(), recipe, size, host, trainer, engine, shared, disk, time, problems)
     if json_file is not None:
         figures = {
             "assumptions": assumed.model_dump(),
@@ -94,6 +101,7 @@ def run_plan(
             "trainer_bytes": asdict(trainer) | {"total": trainer.total},
             "trainer_loading_host_bytes": loading_memory(recipe, size),
             "engine_bytes": asdict(engine),
+            "host_bytes": asdict(shared) | {"total": shared.total},
             "disk": asdict(disk),
             "time": asdict(time),
             "problems": problems,
@@ -110,6 +118,7 @@ def _print(
     host: HostResources,
     trainer: TrainerMemory,
     engine: EngineMemory,
+    shared: HostMemory,
     disk: DiskForecast,
     time: TimeForecast,
     problems: list[str],
@@ -134,8 +143,6 @@ def _print(
     for name, value in asdict(trainer).items():
         table.add_row(TRAINER_ROWS[name], f"{value / GIB:.1f}")
     table.add_row("all", f"{trainer.total / GIB:.1f}", style="bold")
-    if not host.trains_on_cpu(recipe):
-        table.add_row("host memory of all processes while they load", f"{loading_memory(recipe, size) / GIB:.1f}")
     console.print(table)
     longest = size.prompt_tokens(recipe.tasks.max_steps - 1) + recipe.rollout.max_tokens
     table = _table(
@@ -148,6 +155,11 @@ def _print(
     table.add_row("reserved (estimate)", f"{engine.reserved / GIB:.1f} GiB")
     table.add_row("key-value cache", f"{max(0, engine.kv_cache) / GIB:.1f} GiB, {engine.kv_tokens:,} tokens")
     table.add_row("longest prompts that fit at once", f"{engine.kv_tokens // longest} (of {longest:,} tokens)")
+    console.print(table)
+    table = _table(f"Memory of this host: {host.memory_bytes / GIB:.0f} GiB available", "what", "GiB")
+    for name, value in asdict(shared).items():
+        table.add_row(HOST_ROWS[name], f"{value / GIB:.1f}")
+    table.add_row("all", f"{shared.total / GIB:.1f}", style="bold")
     console.print(table)
     table = _table(f"Disk after {recipe.train.updates} updates", "what", "GiB")
     table.add_row("checkpoints of the trainer", f"{disk.checkpoints / GIB:.1f}")

@@ -2,7 +2,8 @@
 
 Role: pure functions from a recipe and the size of its policy to bytes. Rule: weights, gradients, optimiser and key-value cache are exact
 products; activations are an estimate, and are named so. Sources: bytes per parameter of AdamW with float32 master weights (arXiv
-1910.02054, section 3.1); activations of a transformer layer (arXiv 2205.05198, section 4). Non-goals: measuring.
+1910.02054, section 3.1); activations of a transformer layer (arXiv 2205.05198, section 4). Non-goals: measuring; what all parts of a run
+take of one host together (`dart_train.plan.host`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
         The bytes.
     """
     train, shards = recipe.train, recipe.trainer_shards
-    compute = _compute_bytes(recipe)
+    compute = compute_bytes(recipe)
     divided = trained_parameters(recipe, size) - size.head
     trained = divided // shards + size.head
     frozen = size.parameters.total - (0 if train.lora_rank is not None else divided)
@@ -109,59 +110,29 @@ def trainer_memory(recipe: Recipe, size: PolicySize) -> TrainerMemory:
         gradients=FLOAT32 * trained,
         optimizer=2 * FLOAT32 * trained,
         frozen_weights=compute * frozen // shards,
-        reference=compute * size.parameters.total // shards if _has_second_model(recipe) else 0,
+        reference=compute * size.parameters.total // shards if has_second_model(recipe) else 0,
         compute_copies=gathered if shards > 1 else cast,
         activations=activation_bytes(recipe, size, train.micro_batch_tokens, compute),
     )
 
 
-def loading_memory(recipe: Recipe, size: PolicySize) -> int:
-    """Predict the host memory of all processes of the trainer while they load, before each keeps its part on its GPU.
+def compute_bytes(recipe: Recipe) -> int:
+    """Bytes of a value of the trainer's matrix products.
 
     Args:
         recipe: The recipe.
-        size: The policy.
-
-    Returns:
-        The bytes: in each process the whole policy as it is stored, of which one layer at a time becomes float32, and after it a second
-        model for the KL term in the data type of matrix products, which one is larger; and what is there afterwards, the cache of
-        screenshots. A process that has no shard loads onto its GPU.
     """
-    train = recipe.train
-    cache = int(train.image_cache_gib * GIB)
-    if recipe.trainer_shards == 1:
-        return train.processes * cache
-    second = _compute_bytes(recipe) if _has_second_model(recipe) else 0
-    stored = BFLOAT16 if size.in_bfloat16 else FLOAT32
-    widened = FLOAT32 * max(size.parameters.largest_layer, size.parameters.embeddings) if size.in_bfloat16 else 0
-    whole = size.parameters.total * max(stored, second) + widened
-    return train.processes * (whole + FLOAT32 * size.head + cache)
-
-
-def rollback_memory(recipe: Recipe, size: PolicySize) -> int:
-    """Predict the host memory of the copies that undo a train step whose later optimiser steps fail; 0 where it has one.
-
-    Args:
-        recipe: The recipe.
-        size: The policy.
-
-    Returns:
-        The bytes of all processes: trained weights and the two moments of each.
-    """
-    train = recipe.train
-    if train.epochs * train.minibatches == 1:
-        return 0
-    memory = trainer_memory(recipe, size)
-    return train.processes * (memory.trained_weights + memory.optimizer)
-
-
-def _compute_bytes(recipe: Recipe) -> int:
     train = recipe.train
     half = train.dtype == "bfloat16" or (train.dtype == "auto" and train.device == "cuda")
     return BFLOAT16 if half else FLOAT32
 
 
-def _has_second_model(recipe: Recipe) -> bool:
+def has_second_model(recipe: Recipe) -> bool:
+    """Whether the trainer holds a second model for the KL term.
+
+    Args:
+        recipe: The recipe.
+    """
     return bool(recipe.train.kl_coefficient) and recipe.train.lora_rank is None
 
 

@@ -68,6 +68,11 @@ class PolicySize:
     in_bfloat16: bool = False
 
     @property
+    def pixels(self) -> int:
+        """Pixels of a screenshot as the model sees it."""
+        return self.patches * self.patch_px**2
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Key-value cache of a token in bfloat16."""
         return 2 * self.layers * self.kv_values

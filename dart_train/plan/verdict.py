@@ -7,43 +7,24 @@ prediction with it fits. Non-goals: predictions (`memory`, `forecast`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from dart_train.config import Recipe
 from dart_train.plan.forecast import DiskForecast, TimeForecast
-from dart_train.plan.latencies import trains_on_cpu
-from dart_train.plan.memory import GIB, EngineMemory, loading_memory, rollback_memory, trainer_memory
+from dart_train.plan.host import (
+    DESKTOP_BYTES,
+    HostMemory,
+    HostResources,
+    host_memory,
+    loading_memory,
+    rollback_memory,
+)
+from dart_train.plan.memory import GIB, EngineMemory, trainer_memory
 from dart_train.plan.policy_size import PolicySize
 
 LORA_RANK = 64
 STALL_SHARE = 0.5
 """Of `limits.stall_minutes`, what a train step may take: the prediction is rough."""
-DESKTOP_BYTES = 2 * GIB
-"""What a desktop may use at most (`DART_DESKTOP_MEMORY_MIB`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostResources:
-    """What a host has.
-
-    Attributes:
-        gpu_bytes: Memory of a GPU; None: there is none, and everything runs on the CPU.
-        memory_bytes: Available memory of the host.
-        disk_bytes: Free space of the file system of the run folder.
-    """
-
-    gpu_bytes: int | None
-    memory_bytes: int
-    disk_bytes: int
-
-    def trains_on_cpu(self, recipe: Recipe) -> bool:
-        """Say whether the trainer runs on the CPU.
-
-        Args:
-            recipe: The recipe.
-        """
-        return trains_on_cpu(recipe, gpus=self.gpu_bytes is not None)
 
 
 def trainer_room(recipe: Recipe, host: HostResources) -> int:
@@ -94,14 +75,6 @@ def find_problems(
         *_engine_problems(recipe, engine, host),
         *_trainer_problems(recipe, size, host),
     ]
-    if host.gpu_bytes is None and not found:
-        trainer = recipe.train.processes * trainer_memory(recipe, size).total
-        together = trainer + recipe.inference.workers * engine.share
-        if together > host.memory_bytes:
-            found.append(
-                f"memory: trainer and inference workers take about {together / GIB:.0f} GiB, and this host has "
-                f"{host.memory_bytes / GIB:.0f} GiB available: lower inference.workers or train.micro_batch_tokens, or use a larger host"
-            )
     loading = loading_memory(recipe, size)
     if host.gpu_bytes is not None and loading > host.memory_bytes:
         found.append(
@@ -127,7 +100,23 @@ def find_problems(
             f"desktops: {recipe.desktops.count} of them may take {needed / GIB:.0f} GiB, and this host has "
             f"{host.memory_bytes / GIB:.0f} GiB available: set desktops.count = {fits}, or desktops.farm to a farm on another host"
         )
+    together = host_memory(recipe, size, engine, host)
+    if not found and together.total > host.memory_bytes:
+        found.append(_together(recipe, together, host))
     return found
+
+
+def _together(recipe: Recipe, memory: HostMemory, host: HostResources) -> str:
+    """Say that parts which fit alone do not fit together."""
+    changes = ["inference.workers"] if recipe.inference.workers > 1 else []
+    changes += ["train.micro_batch_tokens"] if host.trains_on_cpu(recipe) else ["train.image_cache_gib"]
+    changes += ["desktops.count"] if memory.desktops else []
+    elsewhere = "or set desktops.farm to a farm on another host" if memory.desktops else "or use a larger host"
+    return (
+        f"host memory: trainer ({memory.trainer / GIB:.1f} GiB), inference workers ({memory.inference / GIB:.1f}) and desktops "
+        f"({memory.desktops / GIB:.1f}) take about {memory.total / GIB:.0f} GiB together, and this host has "
+        f"{host.memory_bytes / GIB:.0f} GiB available: lower {' or '.join(changes)}, {elsewhere}"
+    )
 
 
 def time_problems(recipe: Recipe, time: TimeForecast) -> list[str]:

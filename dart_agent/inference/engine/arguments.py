@@ -55,7 +55,11 @@ def engine_arguments(
         "tensor_parallel_size": settings.tensor_parallel,
         "distributed_executor_backend": "uni" if settings.tensor_parallel == 1 else "mp",
         "limit_mm_per_prompt": {"image": settings.max_images, "video": 0},
-        "mm_processor_cache_gb": image_cache_gib(settings, max_pixels),
+        "mm_processor_cache_gb": image_cache_gib(
+            settings.max_num_seqs,
+            settings.max_images,
+            max_pixels if settings.image_pixels is None else settings.image_pixels,
+        ),
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "weight_transfer_config": {"backend": FILE_BACKEND},
@@ -76,21 +80,21 @@ def engine_arguments(
     return arguments
 
 
-def image_cache_gib(settings: WorkerSettings, max_pixels: int) -> float:
+def image_cache_gib(requests: int, images: int, pixels: int) -> float:
     """Size of the cache of preprocessed images, which fills as far as there are different ones.
 
     With images of one prompt that do not fit, vLLM throws out what it has just counted on, and fails such requests again and again.
 
     Args:
-        settings: Of the worker.
-        max_pixels: Pixels of the largest image, where the settings do not say.
+        requests: Of a batch.
+        images: Of a request, at most.
+        pixels: Of the largest image.
 
     Returns:
         GiB: room for the images of a batch up to `IMAGE_CACHE_GIB`, and always for those of two prompts.
     """
-    pixels = max_pixels if settings.image_pixels is None else settings.image_pixels
-    prompt_gib = settings.max_images * min(pixels, MOST_PIXELS) * IMAGE_BYTES_PER_PIXEL / 2**30
-    return max(LEAST_IMAGE_CACHE_GIB, 2 * prompt_gib, min(IMAGE_CACHE_GIB, settings.max_num_seqs * prompt_gib))
+    prompt_gib = images * min(pixels, MOST_PIXELS) * IMAGE_BYTES_PER_PIXEL / 2**30
+    return max(LEAST_IMAGE_CACHE_GIB, 2 * prompt_gib, min(IMAGE_CACHE_GIB, requests * prompt_gib))
 
 
 def engine_environment(settings: WorkerSettings, temporary: Path) -> dict[str, str]:

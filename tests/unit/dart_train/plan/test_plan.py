@@ -20,18 +20,24 @@ from dart_train.grounding.config import OFFSET_PARTS
 from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
+from dart_train.plan.host import (
+    IMAGE_CACHES,
+    USUAL_DESKTOP_BYTES,
+    HostResources,
+    host_memory,
+    loading_memory,
+    rollback_memory,
+)
 from dart_train.plan.latencies import Assumptions, passes, recipe_models, version_bytes
 from dart_train.plan.memory import (
     GIB,
     EngineMemory,
     engine_memory,
-    loading_memory,
-    rollback_memory,
     trained_parameters,
     trainer_memory,
 )
 from dart_train.plan.policy_size import PolicySize, read_policy_size
-from dart_train.plan.verdict import HostResources, find_problems, time_notes, time_problems, trainer_room
+from dart_train.plan.verdict import find_problems, time_notes, time_problems, trainer_room
 from dart_train.trainer.trainer import Trainer
 
 RECIPES = Path(__file__).resolve().parents[4] / "dart_train" / "recipes"
@@ -177,20 +183,39 @@ def test_processes_that_load_whole_models_need_host_memory() -> None:
     of_one = size.parameters.total * 2 + 4 * size.parameters.embeddings + 4 * GIB
     assert loading_memory(recipe, size) == 6 * of_one
     engine = engine_memory(recipe, size, 80 * GIB)
-    assert find_problems(recipe, size, engine, NO_DISK, replace(LARGE, memory_bytes=6 * of_one)) == []
     (problem,) = find_problems(recipe, size, engine, NO_DISK, replace(LARGE, memory_bytes=6 * of_one - 1))
     assert problem.startswith("host memory: the 6 processes of the trainer")
     alone = recipe_of("ui-tars-1.5-7b-1gpu")
     assert loading_memory(alone, read_policy_size(alone)) == 4 * GIB
 
 
+def test_parts_that_fit_alone_may_not_fit_together() -> None:
+    recipe = recipe_of("ui-tars-1.5-7b-8gpu")
+    size, engine = read_policy_size(recipe), EngineMemory(GIB, GIB, GIB, GIB, 10**6)
+    memory = host_memory(recipe, size, engine, LARGE)
+    assert memory.trainer == loading_memory(recipe, size)
+    assert memory.inference == recipe.inference.workers * IMAGE_CACHES * 4 * GIB, "of 5 screenshots for 32 requests"
+    assert memory.desktops == 40 * USUAL_DESKTOP_BYTES
+    exact = replace(LARGE, memory_bytes=memory.total)
+    assert find_problems(recipe, size, engine, NO_DISK, exact) == []
+    less = replace(LARGE, memory_bytes=memory.total - 1)
+    (problem,) = find_problems(recipe, size, engine, NO_DISK, less)
+    assert problem.startswith(
+        "host memory: trainer (141.0 GiB), inference workers (16.0) and desktops (20.0) take about 177 GiB together"
+    )
+    assert problem.endswith("desktops.count, or set desktops.farm to a farm on another host")
+    elsewhere = recipe_of("ui-tars-1.5-7b-8gpu", 'desktops.farm="http://127.0.0.1:1"')
+    assert find_problems(elsewhere, size, engine, NO_DISK, less) == []
+
+
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*gpu.toml")), ids=lambda path: path.stem)
 def test_recipes_ask_for_what_they_take(path: Path) -> None:
-    """A dry run compares these limits with the host; the one of memory is what loading takes, and that of the disk what a run leaves."""
+    """A dry run compares these limits with the host: the memory of all parts together, and what a run leaves on the disk."""
     recipe = load_recipe(path)
     size = read_policy_size(recipe)
-    assert loading_memory(recipe, size) <= recipe.limits.min_free_memory_gib * GIB
-    time = forecast_time(recipe, size, engine_memory(recipe, size, 80 * GIB), Assumptions())
+    engine = engine_memory(recipe, size, 80 * GIB)
+    assert host_memory(recipe, size, engine, LARGE).total <= recipe.limits.min_free_memory_gib * GIB
+    time = forecast_time(recipe, size, engine, Assumptions())
     disk = forecast_disk(recipe, size, time, Assumptions())
     taken = disk.checkpoints + disk.versions + disk.images + disk.being_written
     assert taken <= 1.02 * recipe.limits.min_free_disk_gib * GIB
@@ -410,5 +435,8 @@ def test_what_does_not_fit_on_the_cpu_is_told_without_gpus() -> None:
     assert trainer.startswith("trainer: a process takes about 3 GiB of host memory, and 1 GiB are there")
     assert "GPU" not in trainer
     assert "processes" not in trainer
-    assert together.startswith("memory: trainer and inference workers take about 7 GiB")
+    assert together.startswith(
+        "host memory: trainer (3.4 GiB), inference workers (4.6) and desktops (0.0) take about 8 GiB"
+    )
+    assert together.endswith("lower inference.workers or train.micro_batch_tokens, or use a larger host")
     assert told(7, workers=1) == []
