@@ -93,7 +93,7 @@ async def components_ended(paths: RunPaths, clock: Clock, note: Callable[[str], 
         RecipeError: One still works after that.
     """
     if _is_held(paths, COMPONENTS):
-        note("waiting for the processes of a dart-train that was killed: the trainer finishes its step")
+        note("waiting for the processes of a run that was killed: the trainer finishes its step")
     give_up_s = clock.monotonic() + COMPONENTS_END_S
     while _is_held(paths, COMPONENTS):
         if clock.monotonic() >= give_up_s:

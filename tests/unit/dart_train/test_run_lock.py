@@ -76,7 +76,7 @@ async def test_a_launcher_waits_for_the_components_of_a_killed_one(
     with run_lock(paths):
         waiting = asyncio.ensure_future(components_ended(paths, SYSTEM_CLOCK, told.append))
         await asyncio.sleep(0)
-        assert told == ["waiting for the processes of a dart-train that was killed: the trainer finishes its step"]
+        assert told == ["waiting for the processes of a run that was killed: the trainer finishes its step"]
         assert not waiting.done()
         await asyncio.to_thread(work.write_text, "the step is done")
         await asyncio.wait_for(waiting, 20.0)
