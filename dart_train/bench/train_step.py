@@ -118,7 +118,7 @@ def measure_training(job: TrainJob) -> TrainFigures:
         above_kib = resident_kib("VmHWM") - at_start_kib
         found["memory_bytes"] = torch.cuda.max_memory_allocated() if cuda else 1024 * above_kib
     if job.publish:
-        store = PolicyVersionStore(job.config.weights, keep=2, dtype=job.config.publish_dtype)
+        store = PolicyVersionStore(job.config.weights, keep=2)
         began_s = SYSTEM_CLOCK.monotonic()
         version = store.publish(1, trainer.save)
         found |= {"version": version, "digest": weights_digest(version)}

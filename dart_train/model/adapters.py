@@ -108,14 +108,18 @@ class AdaptedModel(LoadedModel):
         with self.peft.disable_adapter():
             yield self.model
 
+    def complete_weights(self) -> dict[str, Tensor]:
+        """See `LoadedModel.complete_weights`: the adapter merged into the weights."""
+        return self.merged_state()
+
     def save(self, out_dir: Path, weights: Mapping[str, Any] | None = None) -> None:
         """Write a complete model with the adapter merged into its weights, and the adapter itself in the folder `adapter`.
 
         Args:
             out_dir: The directory.
-            weights: The merged weights; None: `merged_state`.
+            weights: The merged weights; None: `complete_weights`.
         """
-        self.model.save_pretrained(out_dir, state_dict=self.merged_state() if weights is None else weights)
+        self.model.save_pretrained(out_dir, state_dict=self.complete_weights() if weights is None else weights)
         self.processor.save_pretrained(out_dir)
         self.save_adapter(out_dir / ADAPTER_FOLDER)
 

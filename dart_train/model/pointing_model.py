@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dart_agent.grounding.model import HEAD_PREFIX, GroundingModel, head_weights, load_grounding_model
 from dart_train.model.adapters import ADAPTER_FOLDER, AdaptedModel, LoraSettings, attach_adapter, load_adapter
 from dart_train.model.policy_model import LoadedModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class PointingModel(LoadedModel):
         for name, parameter in self.head.named_parameters():
             yield HEAD_PREFIX + name, parameter
 
+    def complete_weights(self) -> dict[str, Tensor]:
+        """See `LoadedModel.complete_weights`: those of the backbone, an adapter merged into them."""
+        return LoadedModel.complete_weights(self) if self.adapter is None else self.adapter.merged_state()
+
     def save(self, out_dir: Path, weights: Mapping[str, Any] | None = None) -> None:
         """Write weights, head, configuration and processor, loadable by `load_pointing_model`.
 
@@ -53,7 +60,7 @@ class PointingModel(LoadedModel):
         if self.adapter is None:
             self.grounding.save(out_dir, weights)
             return
-        self.grounding.save(out_dir, self.adapter.merged_state())
+        self.grounding.save(out_dir, self.complete_weights() if weights is None else weights)
         self.adapter.save_adapter(out_dir / ADAPTER_FOLDER)
 
     def adapted(self, settings: LoraSettings) -> PointingModel:

@@ -50,6 +50,11 @@ class LoadedModel:
         """All parameters by name."""
         yield from self.model.named_parameters()
 
+    def complete_weights(self) -> dict[str, Tensor]:
+        """The weights of the complete model by name, as `save` writes them."""
+        found: dict[str, Tensor] = self.model.state_dict()
+        return found
+
     def save(self, out_dir: Path, weights: Mapping[str, Any] | None = None) -> None:
         """Write weights, configuration and processor, loadable by `load_model` and by vLLM.
 

@@ -77,16 +77,23 @@ class ShardedModel(nn.Module):
             cast("FSDPModule", self).reshard()  # FSDP2 leaves this to the backward pass
         return found
 
-    def whole_weights(self) -> dict[str, Tensor]:
-        """Collect the model's weights on the CPU of the first process; every process calls this.
+    def whole_weights(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        """Collect the model's weights on the CPU of the first process, one at a time; every process calls this.
+
+        Args:
+            dtype: Data type to which they are rounded before they are sent; None: that of each.
 
         Returns:
             The weights by name; empty in the other processes.
         """
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        found: dict[str, Any] = get_model_state_dict(self.model, options=options)
+        found: dict[str, Tensor] = {}
+        for name, part in get_model_state_dict(self.model).items():
+            rounded = part.to(dtype) if dtype is not None and part.is_floating_point() else part
+            whole = rounded.full_tensor() if isinstance(rounded, DTensor) else rounded
+            if torch.distributed.get_rank() == 0:
+                found[name] = whole.cpu()
         return found
 
 

@@ -13,15 +13,19 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dart_agent.inference.weights.files import read_metadata, weight_files
 from dart_agent.inference.weights.leases import make_leasable, try_remove
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 PublishedDtype = Literal["as_trained", "bfloat16"]
+"""As the trainer has them, or bfloat16, which halves what is written and what workers read."""
 PublishedWeightsKind = Literal["model", "adapter"]
 _NAME = re.compile(r"v(\d+)")
 ORIGIN_FILE = "training.json"
@@ -70,13 +74,11 @@ class PolicyVersionStore:
     Args:
         root: The directory.
         keep: How many of the newest versions are kept; older ones that are still read are kept, too.
-        dtype: Data type of published tensors: as the trainer has them, or bfloat16, which halves what workers read.
     """
 
-    def __init__(self, root: Path, keep: int, dtype: PublishedDtype = "as_trained") -> None:
+    def __init__(self, root: Path, keep: int) -> None:
         self.root = root
         self._keep = keep
-        self._dtype = dtype
 
     def path(self, version: int) -> Path:
         """Directory of a version, whether it exists or not."""
@@ -105,8 +107,6 @@ class PolicyVersionStore:
 
         def save_leasable(directory: Path) -> None:
             save(directory)
-            if self._dtype == "bfloat16":
-                cast_to_bfloat16(directory)
             make_leasable(directory)
 
         write_directory_atomically(target, save_leasable)
@@ -132,6 +132,30 @@ class PolicyVersionStore:
     def _prune(self) -> None:
         for version in self.versions()[: -self._keep]:
             try_remove(self.path(version))
+
+
+def in_bfloat16(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Round weights to bfloat16 (to nearest, ties to even), so that no file of a larger data type is written.
+
+    Args:
+        weights: Tensors by name; names may share one.
+
+    Returns:
+        Tensors in the memory of the host, shared by the same names; those without a floating point as they are.
+    """
+    import torch
+
+    rounded: dict[tuple[int, torch.Size], Tensor] = {}
+    found: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        key = tensor.data_ptr(), tensor.shape
+        if not tensor.is_floating_point():
+            found[name] = tensor
+            continue
+        if key not in rounded:
+            rounded[key] = tensor.detach().to("cpu", torch.bfloat16)
+        found[name] = rounded[key]
+    return found
 
 
 def cast_to_bfloat16(directory: Path) -> None:

@@ -7,11 +7,11 @@ more memory than training. Non-goals: train steps (`dart_train.trainer.trainer`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dart_agent.errors import ConfigError, WeightUpdateError
 from dart_agent.grounding.model import HEAD_PREFIX
@@ -21,7 +21,11 @@ from dart_agent.inference.weights.files import read_header, weight_files
 from dart_train.model.adapters import AdaptedModel, attach_adapter, load_adapter
 from dart_train.model.pointing_model import load_pointing_model
 from dart_train.model.policy_model import LoadedModel, ModelLoader, load_model
+from dart_train.model.weights import cast_to_bfloat16, in_bfloat16
 from dart_train.trainer.config import PolicyTrainingSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Reference = Callable[[], AbstractContextManager[Any]]
 """Gives the transformers model of the KL term for as long as the context lasts."""
@@ -118,7 +122,7 @@ def open_reference(
 
 
 class PolicyWriter:
-    """Writes what is published: a complete model, or the adapter alone.
+    """Writes what is published in the data type of versions: a complete model, or the adapter alone. An action head stays float32.
 
     Args:
         config: Settings of the training.
@@ -128,16 +132,22 @@ class PolicyWriter:
         self._config = config
         self._base_digest: str | None = None
 
-    def save(self, policy: LoadedModel, directory: Path) -> None:
+    def save(self, policy: LoadedModel, directory: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write the policy.
 
         Args:
             policy: What is trained.
             directory: An empty directory.
+            weights: Its weights by name, where it holds only shards of them; None: those that it holds.
         """
+        bfloat16 = self._config.publish_dtype == "bfloat16"
         if self._config.publish == "model" or not isinstance(policy, AdaptedModel):
-            policy.save(directory)
+            if bfloat16:
+                weights = in_bfloat16(policy.complete_weights() if weights is None else weights)
+            policy.save(directory, weights)
             return
         if self._base_digest is None:
             self._base_digest = weights_digest(resolve_checkpoint(self._config.start_model))
         policy.save_adapter(directory, self._base_digest)
+        if bfloat16:
+            cast_to_bfloat16(directory)

@@ -81,7 +81,7 @@ class TrainerProcess:
         self.stopping = asyncio.Event()
         self._config = config
         self._client = client
-        self._weights = PolicyVersionStore(config.weights, config.keep_weights, config.publish_dtype)
+        self._weights = PolicyVersionStore(config.weights, config.keep_weights)
         self._checkpoints = CheckpointStore(config.checkpoints, config.keep_checkpoints, self._ranks)
         self._clock = clock
         self._began_s: float | None = None

@@ -270,10 +270,13 @@ class TrainedPolicy:
         Args:
             directory: An empty directory.
         """
+        import torch
+
         if not self._sharded:
             if self.ranks.first:
                 self._writer.save(self.loaded, directory)
             return
-        weights = self._shards[self.scorer].whole_weights()
+        dtype = torch.bfloat16 if self.config.publish_dtype == "bfloat16" else None
+        weights = self._shards[self.scorer].whole_weights(dtype)
         if self.ranks.first:
-            self.loaded.save(directory, weights)
+            self._writer.save(self.loaded, directory, weights)

@@ -154,6 +154,15 @@ def test_two_processes_train_what_one_trains_and_read_each_others_checkpoints(ro
 
 
 @pytest.mark.slow
+def test_shards_are_published_in_bfloat16(root: Path, batches: list[Batch]) -> None:
+    together = config(root, "rounded", publish_dtype="bfloat16", optimizer={"learning_rate": 0.0})
+    train_in_two_processes(together, batches[:1])
+    start, found = load_file(tiny_model(root)[0] / "model.safetensors"), published(together, 1)
+    assert found.keys() == start.keys()
+    assert all(torch.equal(found[name], start[name].to(torch.bfloat16)) for name in start)
+
+
+@pytest.mark.slow
 def test_ranks_leave_out_the_batch_whose_gradient_explodes_on_the_first_one(root: Path, batches: list[Batch]) -> None:
     bound = {"optimizer": {"learning_rate": 1e-3, "grad_clip": 0.5, "max_grad_norm": 1e6}}
     alone, together = config(root, "without", **bound), config(root, "exploding", **bound)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from trainer_harness import tiny_model
+from trainer_harness import config_of, tiny_model
 
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.weights.leases import hold
 from dart_train.model.policy_model import load_model
 from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.policy import PolicyWriter
 
 
 def state_of(updates: int) -> TrainerState:
@@ -85,20 +85,33 @@ def test_a_checkpoint_that_is_not_finished_is_not_seen(tmp_path: Path, monkeypat
     assert store.updates() == 2
 
 
-def test_versions_are_published_in_bfloat16_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_versions_are_written_in_bfloat16_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model_dir, _ = tiny_model(tmp_path)
+    policy = load_model(model_dir)
 
-    def save(directory: Path) -> None:
-        for file in model_dir.iterdir():
-            shutil.copy(file, directory / file.name)
+    def publish(**options: Any) -> Path:
+        writer = PolicyWriter(config_of(tmp_path, model_dir, **options))
+        store = PolicyVersionStore(tmp_path / f"versions-{len(options)}", keep=2)
+        return store.publish(1, lambda directory: writer.save(policy, directory))
 
-    whole = PolicyVersionStore(tmp_path / "whole", keep=2).publish(1, save)
-    half = PolicyVersionStore(tmp_path / "half", keep=2, dtype="bfloat16").publish(1, save)
+    whole = publish()
+    written: list[int] = []
+    save_pretrained = type(policy.model).save_pretrained
+
+    def noted(model: Any, directory: Path, **given: Any) -> None:
+        save_pretrained(model, directory, **given)
+        written.append((directory / "model.safetensors").stat().st_size)
+
+    monkeypatch.setattr(type(policy.model), "save_pretrained", noted)
+    half = publish(publish_dtype="bfloat16")
     before, after = (load_file(path / "model.safetensors") for path in (whole, half))
     assert before.keys() == after.keys()
     assert {tensor.dtype for tensor in after.values()} == {torch.bfloat16}
     assert all(torch.equal(before[name].to(torch.bfloat16), after[name]) for name in before)
     sizes = [(path / "model.safetensors").stat().st_size for path in (whole, half)]
+    assert written == [sizes[1]], "no file of float32 was written before"
     assert sizes[1] < 0.51 * sizes[0]
     assert weights_digest(whole) != weights_digest(half)
     loaded = load_model(half)
