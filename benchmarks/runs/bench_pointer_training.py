@@ -33,6 +33,8 @@ from dart_train.run.state import RunState
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "dart_train" / "recipes" / "demo.toml"
 ARMS: Mapping[str, tuple[str, ...]] = {"text": (), "head": ("model.pointer=true",)}
+ANSWER_TOKENS = 40
+"""Of an answer at most, in both arms: a place in words takes 23, and coordinates 9."""
 ENDLESS = 1_000_000
 WHEN = ("before", "after")
 OUTCOMES: Mapping[str, bool] = {"solved": True, "not_solved": False}
@@ -130,7 +132,7 @@ def compare(head: Mapping[int, dict[str, Any]], text: Mapping[int, dict[str, Any
     for when in WHEN:
         if not seeds:
             continue
-        both = paired(*([_hits(run[seed][when]) for seed in seeds] for run in (head, text)))
+        both = paired(*([_hits(run[seed][when]) for seed in seeds] for run in (head, text)), shared=True)
         name = "grpo_head_minus_text_points" if when == "after" else "head_minus_text_points_before"
         low, high = both["difference_interval"]
         figures[name] = round(100 * both["difference"], 1)
@@ -150,7 +152,7 @@ def _unpack(packed: Mapping[str, str]) -> dict[str, bool]:
 
 
 def _hits(solved: Mapping[str, bool]) -> dict[str, bool]:
-    """Every task is a sample of its own."""
+    """Every task is a sample of its own, and all seeds have the same tasks."""
     return {f"{task}/0": hit for task, hit in solved.items()}
 
 
@@ -161,20 +163,8 @@ def _run(args: argparse.Namespace, work: Path, seed: int, arm: str) -> None:
     if record.exists():
         return
     say(f"seed {seed}, {arm}: begins or goes on")
-    settings = [
-        f"run.name={name}",
-        f"run.seed={seed}",
-        f"warmup.images={ENDLESS}",
-        f"warmup.max_minutes={args.warm_minutes}",
-        f"train.updates={ENDLESS}",
-        f"train.max_minutes={args.train_minutes}",
-        f"eval.episodes={args.episodes}",
-        "eval.baseline_episodes=0",
-        *ARMS[arm],
-        *args.overrides,
-    ]
     command = [sys.executable, "-m", "dart_train.cli", "run", str(RECIPE), "--runs-dir", str(work / "runs")]
-    for setting in settings:
+    for setting in run_settings(args, seed, arm):
         command += ["--set", setting]
     code = subprocess.run(command, check=False).returncode
     page = folder / "report" / "result.json"
@@ -194,6 +184,31 @@ def _run(args: argparse.Namespace, work: Path, seed: int, arm: str) -> None:
     write_json(record, found)
 
 
+def run_settings(args: argparse.Namespace, seed: int, arm: str) -> list[str]:
+    """What the run of an arm changes in the demo's recipe.
+
+    Args:
+        args: See `add_arguments`.
+        seed: The seed.
+        arm: The arm.
+
+    Returns:
+        Settings for `dart-train run --set`.
+    """
+    return [
+        f"run.name={arm}-{seed}",
+        f"run.seed={seed}",
+        f"warmup.images={ENDLESS}",
+        f"warmup.max_minutes={args.warm_minutes}",
+        f"train.updates={ENDLESS}",
+        f"train.max_minutes={args.train_minutes}",
+        f"eval.episodes={args.episodes}",
+        f"rollout.max_tokens={ANSWER_TOKENS}",
+        *ARMS[arm],
+        *args.overrides,
+    ]
+
+
 def solved_tasks(database: Path, phase: str) -> dict[str, bool]:
     """Read which tasks an evaluation solved.
 
@@ -202,8 +217,9 @@ def solved_tasks(database: Path, phase: str) -> dict[str, bool]:
         phase: The evaluation.
 
     Returns:
-        By task, whether its episode has the reward 1; masked episodes are no success.
+        By task, whether its episode has the reward 1; masked episodes are no success, and neither are rollouts that no attempt finished.
     """
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as store:
+        asked = store.execute("select distinct task_id from rollouts where phase = ?", (phase,)).fetchall()
         rows = store.execute("select task_id, reward from trajectories where phase = ?", (phase,)).fetchall()
-    return {task_id: reward == 1 for task_id, reward in rows}
+    return {task_id: False for (task_id,) in asked} | {task_id: reward == 1 for task_id, reward in rows}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sqlite3
 from contextlib import closing
@@ -10,8 +11,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks.runs.bench_pointer_training import compare, read_earlier, solved_tasks
+from benchmarks.runs.bench_pointer_training import RECIPE, compare, read_earlier, run_settings, solved_tasks
 from dart_envs.errors import UnsupportedCapabilityError
+from dart_train.config import load_recipe
+from dart_train.model.tokenizer import END_OF_TURN, build_tokenizer
+from dart_train.presets.tiny import TINY
+
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "last")
+PLACES = [
+    f"{ordinal} {role}{side}"
+    for ordinal in ORDINALS
+    for role in ("button", "row", "box")
+    for side in ("", " above", " below")
+]
 
 
 def _record(solved: int) -> dict[str, Any]:
@@ -51,10 +63,29 @@ def test_seeds_of_an_earlier_record_count_as_if_they_had_been_run_here(tmp_path:
         read_earlier([tmp_path / "none.json"], settings)
 
 
+def test_the_same_tasks_of_several_seeds_are_no_more_evidence_about_tasks() -> None:
+    def width(seeds: int) -> float:
+        found = compare(dict.fromkeys(range(seeds), _record(15)), dict.fromkeys(range(seeds), _record(10)))
+        low, high = found["grpo_head_minus_text_points_interval"]
+        return float(high - low)
+
+    assert width(3) == pytest.approx(width(1), rel=0.1)
+
+
+@pytest.mark.parametrize("place", [*PLACES, "OK", "Cancel"])
+def test_an_answer_in_words_is_not_cut_off(place: str) -> None:
+    arguments = argparse.Namespace(warm_minutes=8.0, train_minutes=17.0, episodes=300, overrides=[])
+    limit = load_recipe(RECIPE, tuple(run_settings(arguments, 1, "head"))).rollout.max_tokens
+    answer = f"Action: click(start_box='{place}'){END_OF_TURN}"
+    assert len(build_tokenizer(TINY.words)(answer).input_ids) <= limit
+
+
 def test_a_masked_episode_is_no_success(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "data.db")) as store:
         store.execute("create table trajectories (task_id, phase, reward)")
+        store.execute("create table rollouts (task_id, phase)")
+        store.executemany("insert into rollouts values (?, 'eval-after')", [("a",), ("b",), ("c",), ("lost",)])
         rows = [("a", "eval-after", 1.0), ("b", "eval-after", 0.5), ("c", "eval-after", None), ("d", "train", 1.0)]
         store.executemany("insert into trajectories values (?, ?, ?)", rows)
         store.commit()
-    assert solved_tasks(tmp_path / "data.db", "eval-after") == {"a": True, "b": False, "c": False}
+    assert solved_tasks(tmp_path / "data.db", "eval-after") == {"a": True, "b": False, "c": False, "lost": False}
