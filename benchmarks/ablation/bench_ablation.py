@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ablation.arms import ARMS, CURATION_ARMS, HARD_ARMS, STALE_ARMS
-from benchmarks.ablation.earlier import Earlier, read_earlier
+from benchmarks.ablation.earlier import Earlier, read_earlier, with_warm_start
 from benchmarks.ablation.figures import format_table, summarize
 from benchmarks.ablation.runs import WARM, run_arm
 from benchmarks.ablation.session import Session
@@ -118,11 +118,20 @@ def _run(session: Session, args: argparse.Namespace, earlier: Earlier) -> dict[s
                 run_arm(session, seed, ARMS[name])
     finally:
         session.close()
-    records = {name: found for name in ARMS if (found := {**session.records(name), **earlier.arms.get(name, {})})}
+    warm_starts = session.records(WARM)
+    records = {
+        name: found
+        for name in ARMS
+        if (
+            found := {
+                **{seed: with_warm_start(row, warm_starts.get(seed)) for seed, row in session.records(name).items()},
+                **earlier.arms.get(name, {}),
+            }
+        )
+    }
     figures = {
         "minutes_per_arm": args.minutes_per_arm,
         "settings": session.noted(),
-        "warm_starts": {**earlier.warm_starts, **session.records(WARM)},
         "hard_families": {**earlier.hard_families, **session.records("hard-probe")},
         **summarize(records),
     }

@@ -16,6 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+LEAST_EPISODES = 0.5
+"""Of the fullest evaluation of a run: one that the end of training cut off before that is no point of a level."""
 SMOOTHED = 3
 """Evaluations in a row whose mean tells that a level is reached, so that one lucky evaluation does not."""
 
@@ -139,7 +141,8 @@ def steps_to_reach(curve: RunCurve, level: float, final: float) -> int | None:
         The steps before the last of the first `SMOOTHED` evaluations in a row whose mean is at least the level; all steps where only the
         last version reaches it; None where it does not either.
     """
-    points = list(curve.points)
+    fullest = max((point.episodes for point in curve.points), default=0)
+    points = [point for point in curve.points if point.episodes >= LEAST_EPISODES * fullest]
     for end in range(SMOOTHED, len(points) + 1):
         if fmean(point.success for point in points[end - SMOOTHED : end]) >= level:
             return points[end - 1].desktop_steps

@@ -18,6 +18,8 @@ from benchmarks.earlier_records import read_records
 from dart_envs.errors import UnsupportedCapabilityError
 
 BySeed = dict[int, dict[str, Any]]
+WARM_START = "warm_start"
+"""Key of the warm start in the record of an arm: arms of other groups of the same seed may have begun with another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,11 @@ class Earlier:
     """What is not run again.
 
     Attributes:
-        arms: Records of arms by name and seed.
-        warm_starts: Records of the warm starts by seed.
+        arms: Records of arms by name and seed, each with the warm start that it began with.
         hard_families: Records of the probes by seed.
     """
 
     arms: dict[str, BySeed] = field(default_factory=dict)
-    warm_starts: BySeed = field(default_factory=dict)
     hard_families: BySeed = field(default_factory=dict)
 
     def holds(self, name: str, seed: int) -> bool:
@@ -68,16 +68,28 @@ def read_earlier(paths: Sequence[Path], noted: Mapping[str, Any], groups: Mappin
             raise UnsupportedCapabilityError(
                 f"--records {path} was measured with other settings, {figures['settings']}: give the same, or leave it out"
             )
-        probes = _by_seed(figures.get("hard_families", {}))
+        probes, warm_starts = _by_seed(figures.get("hard_families", {})), _by_seed(figures.get("warm_starts", {}))
         for names in groups.values():
             whole = set.intersection(*(_of_today(name, arms.get(name, {}), probes) for name in names))
             for name in names:
-                found.arms.setdefault(name, {}).update({seed: arms[name][seed] for seed in whole})
-            warm_starts = _by_seed(figures.get("warm_starts", {}))
-            found.warm_starts.update({seed: row for seed, row in warm_starts.items() if seed in whole})
+                taken = {seed: with_warm_start(arms[name][seed], warm_starts.get(seed)) for seed in whole}
+                found.arms.setdefault(name, {}).update(taken)
             if any(ARMS[name].hard for name in names):
                 found.hard_families.update({seed: row for seed, row in probes.items() if seed in whole})
     return found
+
+
+def with_warm_start(record: dict[str, Any], warm_start: dict[str, Any] | None) -> dict[str, Any]:
+    """Put the warm start of an arm into its record, unless it is there.
+
+    Args:
+        record: Record of the arm.
+        warm_start: Record of the warm start; None: it is not known.
+
+    Returns:
+        The record with `warm_start`.
+    """
+    return record if warm_start is None else {WARM_START: warm_start, **record}
 
 
 def _of_today(name: str, records: BySeed, probes: BySeed) -> set[int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.ablation.arms import ARMS, CURATION_ARMS, PARTS
 from benchmarks.ablation.curves import CurvePoint, RunCurve, steps_to_reach
+from benchmarks.ablation.dialogs import TRAINED as FAMILIES
 from dart_train.evaluation.results import HELD_OUT, TRAINED
 from dart_train.evaluation.statistics import mean_over_seeds
 
@@ -88,29 +89,58 @@ def paired(records: Records, arm: str, other: str, measure: str) -> dict[str, An
 def steps_share(records: Records, arm: str, other: str) -> dict[str, Any] | None:
     """Compare after how many desktop steps an arm reaches what another one reaches in the end.
 
+    The other arm reaches its own final success before its end, too, because a curve that is judged by its first crossing has many chances.
+    So its own share is the control, and the ratio of both crossings is what the arm saves.
+
     Args:
         records: The records.
         arm: The arm.
-        other: The arm whose final success on validation is the level.
+        other: The arm whose final success on validation is the level, averaged over families as the curves are.
 
     Returns:
-        Shares of the other arm's steps by seed (None: never reached), and over the seeds where all of them reached it; None where no seed
+        `by_seed`: shares of the other arm's steps (None: never reached), `own_by_seed`: those after which the other arm itself is there,
+        `crossings_by_seed`: the ratio of the two; `overall` and `crossings` over the seeds where all of them reached it; None where no seed
         has both.
     """
     shares: dict[str, float | None] = {}
+    own: dict[str, float | None] = {}
+    ratios: dict[str, float | None] = {}
     for seed in sorted({*records.get(arm, {})} & {*records.get(other, {})}):
         mine, theirs = records[arm][seed], records[other][seed]
-        level, final = success_of(theirs, "validation"), success_of(mine, "validation")
+        level, final = family_mean(theirs), family_mean(mine)
         total = theirs["curve"]["desktop_steps"]
         if level is None or final is None or not total:
             continue
         steps = steps_to_reach(curve_of(mine), level, final)
+        control = steps_to_reach(curve_of(theirs), level, level)
+        assert control is not None, "an arm reaches its own final success"
         shares[str(seed)] = None if steps is None else round(steps / total, 4)
+        own[str(seed)] = round(control / total, 4)
+        ratios[str(seed)] = None if steps is None else round(steps / control, 4)
     if not shares:
         return None
-    reached = [share for share in shares.values() if share is not None]
-    overall = describe(reached) if len(reached) == len(shares) else None
-    return {"by_seed": shares, "reached": len(reached), "overall": overall}
+    found: dict[str, Any] = {"by_seed": shares, "own_by_seed": own, "crossings_by_seed": ratios}
+    found["reached"] = sum(share is not None for share in shares.values())
+    return found | {"overall": _over_all(shares), "crossings": _over_all(ratios)}
+
+
+def family_mean(record: Mapping[str, Any]) -> float | None:
+    """Look up the success on validation with the same weight for each trained family, as evaluations during training have it.
+
+    Args:
+        record: Record of a run.
+
+    Returns:
+        The mean of the families' shares of solved episodes, None where none was measured.
+    """
+    rows = record.get("validation", {})
+    found = [float(rows[family]["success"]) for family in FAMILIES if family in rows]
+    return fmean(found) if found else None
+
+
+def _over_all(by_seed: Mapping[str, float | None]) -> dict[str, Any] | None:
+    reached = [value for value in by_seed.values() if value is not None]
+    return describe(reached) if len(reached) == len(by_seed) else None
 
 
 def summarize(records: Records) -> dict[str, Any]:
@@ -192,7 +222,8 @@ def format_table(figures: Mapping[str, Any]) -> str:
         )
     if "steps_to_plain" in figures:
         lines.append(
-            f"desktop steps to plain GRPO's final success, share of its own: {figures['steps_to_plain']['by_seed']}"
+            f"desktop steps to plain GRPO's final success, share of all of its steps: {figures['steps_to_plain']['by_seed']}; "
+            f"of plain GRPO itself: {figures['steps_to_plain']['own_by_seed']}"
         )
     missing = [name for name in CURATION_ARMS if name not in figures["arms"]]
     if missing:

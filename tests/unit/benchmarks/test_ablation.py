@@ -7,6 +7,7 @@ import json
 import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,10 @@ def test_a_level_is_reached_by_evaluations_in_a_row_and_not_by_a_lucky_one() -> 
 def _record(validation: float, held_out: float, *successes: float) -> dict[str, Any]:
     return {
         "curve": _curve(*successes).as_dict(),
-        "validation": {TRAINED_ROW: {"episodes": 60, "success": validation}},
+        "validation": {
+            TRAINED_ROW: {"episodes": 60, "success": validation},
+            **{family: {"episodes": 10, "success": validation} for family in TRAINED},
+        },
         "test": {HELD_OUT_ROW: {"episodes": 60, "success": held_out}},
     }
 
@@ -121,6 +125,7 @@ def test_figures_compare_arms_by_seed() -> None:
     plain = {1: _record(0.6, 0.5, 0.3, 0.4), 2: _record(0.5, 0.5, 0.3, 0.4)}
     figures = summarize({"full": full, "plain": plain, "no_task_sampling": {1: _record(0.7, 0.6, 0.5)}})
     assert figures["steps_share_to_plain"] == pytest.approx(0.3)
+    assert figures["steps_to_plain"]["own_by_seed"] == {"1": 1.0, "2": 1.0}
     assert figures["full_minus_plain"]["validation"]["mean"] == pytest.approx(0.25)
     assert figures["worth_of_parts"]["task_sampling"]["validation"] == {
         "mean": pytest.approx(0.1),
@@ -131,10 +136,33 @@ def test_figures_compare_arms_by_seed() -> None:
     assert set(figures["arms"]) == {"full", "plain", "no_task_sampling"}
 
 
+def test_an_arm_saves_no_steps_against_itself() -> None:
+    same = {seed: _record(0.5, 0.5, 0.3, 0.4, 0.5, 0.6, 0.6, 0.6, 0.6) for seed in (1, 2)}
+    found = summarize({"full": same, "plain": same})["steps_to_plain"]
+    assert found["by_seed"] == {"1": 0.4, "2": 0.4}, "the first crossing comes before the end"
+    assert found["own_by_seed"] == found["by_seed"]
+    assert (found["crossings"]["mean"], found["crossings_by_seed"]) == (1.0, {"1": 1.0, "2": 1.0})
+
+
+def test_the_level_has_the_families_in_equal_parts_as_the_curves_have() -> None:
+    plain = _record(0.9, 0.5, 0.3, 0.4)
+    plain["validation"] |= {family: {"episodes": 10, "success": 0.5} for family in TRAINED}
+    figures = summarize({"full": {1: _record(0.9, 0.5, 0.5, 0.5, 0.5, 0.8)}, "plain": {1: plain}})
+    assert figures["steps_to_plain"]["by_seed"] == {"1": 0.3}
+
+
+def test_an_evaluation_that_the_end_cut_off_reaches_no_level() -> None:
+    full = _curve(0.2, 0.3, 0.3, 1.0)
+    cut = replace(full, points=[*full.points[:-1], replace(full.points[-1], episodes=7)])
+    assert steps_to_reach(full, 0.5, 0.4) == 400
+    assert steps_to_reach(cut, 0.5, 0.4) is None
+
+
 def test_a_level_that_one_seed_never_reaches_gives_no_share() -> None:
     figures = summarize({"full": {1: _record(0.2, 0.2, 0.1, 0.1, 0.2)}, "plain": {1: _record(0.6, 0.5, 0.3)}})
     assert figures["steps_share_to_plain"] is None
-    assert figures["steps_to_plain"] == {"by_seed": {"1": None}, "reached": 0, "overall": None}
+    found = figures["steps_to_plain"]
+    assert (found["by_seed"], found["reached"], found["overall"], found["crossings"]) == ({"1": None}, 0, None, None)
 
 
 def test_what_is_recorded_is_not_done_again_and_what_failed_is(tmp_path: Path) -> None:
@@ -152,6 +180,16 @@ def test_what_is_recorded_is_not_done_again_and_what_failed_is(tmp_path: Path) -
     assert list(session.records("full")) == [1]
 
 
+def test_an_arm_keeps_the_warm_start_that_it_began_with(tmp_path: Path) -> None:
+    """Another group of the seed, which began with another warm start in another folder, does not replace it."""
+    arms = {"full": {1: _record(0.8, 0.6, 0.5)}, "plain": {1: _record(0.6, 0.5, 0.3)}}
+    groups = {"curation": ("full", "plain")}
+    path = _write_earlier(tmp_path / "one.json", arms, {}, {"1": {"value": "a"}})
+    once = read_earlier([path], {}, groups).arms
+    again = read_earlier([_write_earlier(tmp_path / "two.json", once, {}, {"1": {"value": "b"}})], {}, groups).arms
+    assert {name: found[1]["warm_start"]["value"] for name, found in again.items()} == {"full": "a", "plain": "a"}
+
+
 def _write_earlier(path: Path, arms: dict[str, Any], settings: dict[str, Any], warm_starts: dict[str, Any]) -> Path:
     figures = {"settings": settings, "warm_starts": warm_starts, "hard_families": {}, **summarize(arms)}
     path.write_text(json.dumps({"benchmark": "ablation", "figures": figures}), encoding="utf-8")
@@ -166,7 +204,7 @@ def test_an_earlier_record_counts_where_it_has_all_arms_that_are_compared(tmp_pa
     earlier = read_earlier([_write_earlier(tmp_path / "one.json", one, settings, warm)], settings, groups)
     assert [earlier.holds("full", seed) for seed in (1, 2, 3)] == [True, False, False]
     assert not earlier.holds("stale", 1)
-    assert earlier.warm_starts == {1: {"value": 1}}
+    assert earlier.arms["full"][1]["warm_start"] == {"value": 1}
     assert summarize(earlier.arms)["full_minus_plain"]["validation"]["seeds"] == 1
 
 
