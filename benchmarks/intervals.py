@@ -1,7 +1,8 @@
 """Paired intervals of two methods that answered the same questions.
 
 Role: `paired` gives the ratio and the difference of two hit rates with 95 % intervals. Rule: a bootstrap that draws seeds, and then screens
-of each drawn seed, with both methods' answers to a screen kept together; questions of one screen are not independent. With three seeds the
+of each drawn seed, with both methods' answers to a screen kept together; questions of one screen are not independent. Where screens are not
+independent either, as those of an application, the id of a sample begins with what is. With three seeds the
 interval is as wide as three seeds allow. Non-goals: tests of significance.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 DRAWS = 4000
 Hits = Mapping[str, bool]
-"""By sample: whether the answer is right. A sample's id begins with its screen's, up to the last slash."""
+"""By sample: whether the answer is right. Up to its last slash, a sample's id is that of what is drawn, its screen or application."""
 
 
 def hit_rate(hits_S: Sequence[Hits]) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.exploration.simulated_model import SimulatedModel
+from benchmarks.machine import commit, machine
 from benchmarks.work_folder import write_json
 from dart_agent.explore.choosers import BreadthFirstChooser, Chooser, GreatestQChooser, RandomChooser
 from dart_agent.explore.desktops.base import ExplorableDesktop
@@ -74,7 +75,7 @@ class Cells:
         Returns:
             What it found.
         """
-        return self._read(name) or self._keep(name, await run())
+        return self._read(name) or self._keep(name, {"commit": commit(), "cpu": machine()["cpu"], **await run()})
 
     def _read(self, name: str) -> Cell | None:
         file = None if self._folder is None else self._folder / f"{name}.json"

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 DRAWS = 4000
+NOTES = ("seed", "application", "commit", "cpu")
+"""What of an exploration is no figure."""
 Found = Mapping[str, Sequence[float]]
 """By application: what was found with each seed."""
 
@@ -27,7 +29,7 @@ def means(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     Returns:
         Means of all numbers, screens and elements per step, and the explorations themselves.
     """
-    names = [name for name, value in cells[0].items() if name not in ("seed", "application")]
+    names = [name for name, value in cells[0].items() if name not in NOTES]
     found = {name: [cell[name] for cell in cells if cell[name] is not None] for name in names}
     rates = {
         f"{name}_per_step": round(sum(found[name]) / sum(found["steps"]), 4)

@@ -12,6 +12,7 @@ Non-goals: figures.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +20,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grounding.earlier import RECORDED
+from benchmarks.grounding.earlier import DIGEST, RECORDED
 from benchmarks.grounding.setting import REGION_SCORES, ScreenSource, Setting, tiny_preset
 from benchmarks.grounding.text_arm import TextTrainer, text_points
+from benchmarks.machine import commit, machine
 from benchmarks.work_folder import write_json
 from dart_agent.grounding.evaluation import Answerer
 from dart_agent.grounding.grounder import Grounder
@@ -82,6 +84,19 @@ class SeedRun:
         if not all((self.folder / f"{arm}.json").exists() for arm in ("text", "head", "frozen")):
             _ = self.train_file, self.held_out
             write_json(self.folder / RECORDED, self.source.told)
+
+    def test_digest(self) -> str | None:
+        """What tells the test screens and questions from others; None where an earlier record does not tell."""
+        file = self.folder / RECORDED
+        told = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        written = [self.folder / "data" / f"{name}.jsonl" for name in self.source.held_out]
+        if DIGEST not in told and all(path.exists() for path in written):
+            found = hashlib.sha256()
+            for path in (*written, *(image for image, _ in self.held_out)):
+                found.update(path.read_bytes())
+            told[DIGEST] = found.hexdigest()[:16]
+            write_json(file, told)
+        return told.get(DIGEST)
 
     def text(self) -> Answers:
         """Coordinates as text."""
@@ -177,8 +192,10 @@ class SeedRun:
         path = self.folder / f"{arm}.json"
         if not path.exists():
             began_s = SYSTEM_CLOCK.monotonic()
-            content = {"answers": answer(), "seconds": round(SYSTEM_CLOCK.monotonic() - began_s, 1)}
-            write_json(path, content)
+            answers = answer()
+            seconds = round(SYSTEM_CLOCK.monotonic() - began_s, 1)
+            where = {"commit": commit(), "cpu": machine()["cpu"]}
+            write_json(path, {"answers": answers, "seconds": seconds, **where})
         found: Answers = json.loads(path.read_text(encoding="utf-8"))["answers"]
         return found
 

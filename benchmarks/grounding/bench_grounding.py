@@ -96,6 +96,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         runs = [SeedRun(folder / f"seed-{seed}", source, setting, seed, args.threads) for seed in args.seeds]
         for run in runs:
             run.make_screens()
+        if source.shares_test_screens:
+            _check_tests(runs)
         figures: dict[str, Any] = {
             "screens": source.name,
             "model": tiny_preset(()).name,
@@ -111,6 +113,16 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         figures["seconds_by_arm"] = {str(run.seed): run.seconds() for run in runs}
         figures[PACKED] = {str(run.seed): pack_answers(run.folder) for run in runs}
     return figures
+
+
+def _check_tests(runs: list[SeedRun]) -> None:
+    """Refuse seeds that were asked about other test screens, before anything is trained."""
+    digests = {run.seed: run.test_digest() for run in runs}
+    if len({*digests.values()}) > 1 or (len(digests) > 1 and None in digests.values()):
+        told = ", ".join(f"seed {seed}: {digest or 'not known'}" for seed, digest in digests.items())
+        raise UnsupportedCapabilityError(
+            f"the seeds have different test screens ({told}): measure all of them with the folder `recorded` of one --work"
+        )
 
 
 def _source(screens: str) -> type[DrawnSource] | type[BasicsSource] | type[DesktopSource]:

@@ -257,7 +257,7 @@ def screen_samples(
     ]
     return [
         GroundingSample(
-            sample_id=f"{screen_id}/{index}",
+            sample_id=_sample_id(screen_id, asked.screen.application, index),
             image=image,
             image_wh=wh,
             instruction=query.instruction,
@@ -272,6 +272,12 @@ def screen_samples(
         )
         for index, (query, box) in enumerate(shown)
     ]
+
+
+def _sample_id(screen_id: str, application: str, index: int) -> str:
+    """The id of a question; it begins with its application, whose screens show the same menus and bars, so that they are drawn together."""
+    name, _, number = screen_id.rpartition("/")
+    return f"{name}/{application}/{number}-{index}"
 
 
 def _moved(box: Box, shift: tuple[int, int]) -> Box:

@@ -25,6 +25,10 @@ FOUND = Path("adaptation") / "found.json"
 """What the exploration of a seed counted, in the folder of the seed."""
 RECORDED = Path("data") / "recorded.json"
 """What the source told of the recorded screens, in the folder of the seed."""
+DIGEST = "test_digest"
+"""Key of the digest of test screens and questions, beside that."""
+WHERE = ("commit", "cpu")
+"""What an arm notes of where it was measured."""
 
 
 def pack_answers(folder: Path) -> dict[str, Any]:
@@ -34,8 +38,8 @@ def pack_answers(folder: Path) -> dict[str, Any]:
         folder: The folder of the seed.
 
     Returns:
-        `samples`: ids of samples, each list once; `arms`: by arm, its seconds, and by method the number of its list and a digit per sample,
-        1 where the answer is right; `found`: what the exploration counted, None without one; `recorded`: what
+        `samples`: ids of samples, each list once; `arms`: by arm, its seconds, its commit and processor, and by method the number of its
+        list and a digit per sample, 1 where the answer is right; `found`: what the exploration counted, None without one; `recorded`: what
         the source told of the screens.
     """
     samples: list[str] = []
@@ -48,7 +52,8 @@ def pack_answers(folder: Path) -> dict[str, Any]:
             if ids not in samples:
                 samples.append(ids)
             methods[method] = [samples.index(ids), "".join("1" if hit else "0" for hit in hits.values())]
-        arms[path.stem] = {"seconds": content["seconds"], "methods": methods}
+        where = {key: content[key] for key in WHERE if key in content}
+        arms[path.stem] = {"seconds": content["seconds"], "methods": methods, **where}
     found = folder / FOUND
     counted = json.loads(found.read_text(encoding="utf-8")) if found.exists() else None
     told = folder / RECORDED
@@ -105,5 +110,6 @@ def _unpack(packed: dict[str, Any], folder: Path) -> None:
             method: dict(zip(packed["samples"][number].split(), (digit == "1" for digit in digits), strict=True))
             for method, (number, digits) in content["methods"].items()
         }
-        write_json(partial / f"{arm}.json", {"answers": answers, "seconds": content["seconds"]})
+        where = {key: content[key] for key in WHERE if key in content}
+        write_json(partial / f"{arm}.json", {"answers": answers, "seconds": content["seconds"], **where})
     partial.rename(folder)

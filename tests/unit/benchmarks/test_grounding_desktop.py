@@ -127,6 +127,14 @@ def test_questions_move_with_their_screen(source: DesktopSource, tmp_path: Path)
     assert len({sample.screen_id for sample in read_samples(test)}) == len(source._sets["screens"])
 
 
+def test_all_screens_of_an_application_are_drawn_together(source: DesktopSource, tmp_path: Path) -> None:
+    samples = list(read_samples(source.write(tmp_path / "data", "resolutions", 100, "1")))
+    assert len({sample.sample_id for sample in samples}) == len(samples)
+    drawn = {(sample.sample_id.rpartition("/")[0], sample.application) for sample in samples}
+    assert drawn == {(f"resolutions/{application}", application) for _, application in drawn}
+    assert len({sample.screen_id for sample in samples}) > len(drawn), "an application has several"
+
+
 def test_frequent_words_of_the_training_are_tokens(source: DesktopSource) -> None:
     assert {"Always", "State"} <= {*source.words}
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.grounding import bench_grounding
+from benchmarks.grounding.basics_source import BasicsSource
 from benchmarks.grounding.drawn_application import DrawnApplication, explore_application, write_pages
 from benchmarks.grounding.drawn_screens import COLOURS, LAYOUTS, write_screens
 from benchmarks.grounding.drawn_source import FULL, HELD_OUT, NOVEL_APPLICATION, SYMBOLS, TRAINED, DrawnSource
@@ -243,11 +244,34 @@ def test_seeds_of_earlier_records_are_taken_over_and_trained_no_more(tmp_path: P
         take_over([part], "drawn", SMOKE, BOTH, [1], tmp_path / "other")
 
 
+@pytest.mark.parametrize(("digests", "same"), [(("a", "a"), True), (("a", "b"), False), (("a", None), False)])
+def test_seeds_with_other_test_screens_are_refused_before_anything_is_trained(
+    tmp_path: Path, digests: tuple[str | None, ...], same: bool
+) -> None:
+    for seed, digest in enumerate(digests, 1):
+        folder = _finished_seed(tmp_path / f"seed-{seed}", seed)
+        (folder / "data").mkdir()
+        write_json(folder / "data" / "recorded.json", {} if digest is None else {"test_digest": digest})
+        if not same:
+            (folder / "share_0.5.json").unlink()  # a share that would be trained
+    noted = {**dataclasses.asdict(BasicsSource.smoke), "screens_of": "basics", "threads": 1}
+    write_json(tmp_path / "settings.json", json.loads(json.dumps(noted)))
+    arguments = _arguments(seeds=[1, 2], work=tmp_path, screens="basics")
+    if same:
+        assert len(bench_grounding.measure(arguments)["by_seed"]) == 2
+        return
+    with pytest.raises(
+        UnsupportedCapabilityError, match=r"different test screens \(seed 1: a, seed 2: (b|not known)\)"
+    ):
+        bench_grounding.measure(arguments)
+
+
 def test_a_record_says_which_answers_were_right(tmp_path: Path) -> None:
-    write_json(tmp_path / "text.json", {"answers": {"text": {"a/0": True, "a/1": False}}, "seconds": 2.0})
+    where = {"commit": "c0ffee", "cpu": "Z80"}
+    write_json(tmp_path / "text.json", {"answers": {"text": {"a/0": True, "a/1": False}}, "seconds": 2.0, **where})
     assert pack_answers(tmp_path) == {
         "samples": ["a/0 a/1"],
-        "arms": {"text": {"seconds": 2.0, "methods": {"text": [0, "10"]}}},
+        "arms": {"text": {"seconds": 2.0, "methods": {"text": [0, "10"]}, **where}},
         "found": None,
         "recorded": {},
     }
