@@ -26,6 +26,13 @@ CONNECT_ARGS: dict[str, Any] = {
     "tcp_user_timeout": 20_000,
 }
 """libpq: a server that vanished is found out within seconds, not within hours."""
+SERVER_SETTINGS = {
+    "tcp_keepalives_idle": 10,
+    "tcp_keepalives_interval": 5,
+    "tcp_keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+"""The same at the server, which ends the session of a writer that vanished, and with it the lock."""
 OUTAGE_STATES = ("08", "40", "53", "57", "58", "F0", "XX", "25006", "55P03", "28", "3D")
 """Classes and codes of SQLSTATE: connection, serialisation, resources, intervention, system, configuration, inside; read-only, locked;
 login and database, which an administrator may be changing."""
@@ -83,6 +90,8 @@ def _refuse_changes(connection: Any, _record: Any) -> None:
 
 def _hold_lock(connection: Any, _record: Any) -> None:
     with connection.cursor() as cursor:
+        for name, value in SERVER_SETTINGS.items():
+            cursor.execute(f"SET {name} = {value}")
         cursor.execute(f"SELECT pg_try_advisory_lock({WRITER_LOCK}, hashtext(current_schema()))")
         held = cursor.fetchone()[0]
     connection.commit()

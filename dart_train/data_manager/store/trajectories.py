@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.payloads import TrajectoryPayload
-from dart_agent.errors import StoreError
+from dart_agent.errors import StoreError, StoreUnavailableError
 from dart_agent.types import Purpose, RewardKind, StopReason, Trajectory
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.data_manager.catalog import TRAINING_PURPOSES, TRAINING_SPLIT, SplitOf, task_family
@@ -34,6 +34,7 @@ from dart_train.data_manager.store.database import (
     unavailable,
 )
 from dart_train.data_manager.store.models import EventTable, GroupTable, RolloutTable, TaskTable, TrajectoryTable
+from dart_train.data_manager.store.postgres import DatabaseInUseError
 from dart_train.data_manager.store.step_checks import Placeholders
 
 
@@ -126,7 +127,8 @@ class TrajectoryStore:
             The session.
 
         Raises:
-            StoreUnavailableError: The database is away; whether the transaction was committed is not known.
+            StoreUnavailableError: The database is away, or another session holds its lock; whether the transaction was committed is not
+                known.
             DatabaseLockedError: Another process has locked the file for longer than transactions wait now; nothing was committed.
         """
         session = self._free.pop() if self._free else Session(self._bind())
@@ -152,6 +154,13 @@ class TrajectoryStore:
             if not is_outage(error):
                 raise
             raise unavailable(error) from error
+        except DatabaseInUseError as error:
+            self._registered, self._unfinished = {}, None
+            self._drop(session)
+            raise StoreUnavailableError(
+                "the trajectory database cannot be used now: another session holds its lock, which is the lost one of this data manager "
+                "until the server ends it, or that of another data manager"
+            ) from error
         except BaseException:  # whatever it was, the transaction was rolled back
             self._registered, self._unfinished = {}, None
             self._drop(session)

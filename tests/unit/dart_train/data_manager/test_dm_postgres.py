@@ -9,7 +9,7 @@ import httpx
 import pytest
 from data_manager_harness import DataManagerHarness
 from database_urls import end_connections, fresh_database
-from sqlalchemy import select
+from sqlalchemy import create_engine, select, text
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.fake_trajectories import fake_trajectory
@@ -19,7 +19,7 @@ from dart_train.config import DataSection, RecipeError, load_recipe
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.store.database import holds_results, open_engine, parse_location, remove_results
 from dart_train.data_manager.store.models import EventTable, StepTable
-from dart_train.data_manager.store.postgres import DatabaseInUseError
+from dart_train.data_manager.store.postgres import SERVER_SETTINGS, WRITER_LOCK, DatabaseInUseError
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import check_run_folder
 
@@ -63,6 +63,38 @@ async def test_an_outage_is_waited_for_and_the_lock_is_held_again(url: str, tmp_
     )
     async with app.router.lifespan_context(app), client:
         assert await client.acquire("w1") is not None
+    harness.store.close()
+
+
+@postgres
+async def test_a_lock_that_the_lost_session_holds_is_waited_for(url: str, tmp_path: Path) -> None:
+    harness = DataManagerHarness(tmp_path, database=url)
+    harness.phase()
+    end_connections(url)
+    lock = f"({WRITER_LOCK}, hashtext('public'))"
+    engine = create_engine(parse_location(url), isolation_level="AUTOCOMMIT")
+    transport = httpx.ASGITransport(create_app(harness.manager))
+    with engine.connect() as lost:
+        lost.exec_driver_sql(f"SELECT pg_advisory_lock{lock}")
+        with pytest.raises(StoreUnavailableError):  # of the connection that was ended
+            harness.acquire()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match="another session holds its lock"):
+                harness.acquire()
+        async with httpx.AsyncClient(transport=transport, base_url="http://data") as http:
+            assert (await http.get("/stats")).status_code == 503
+        lost.exec_driver_sql(f"SELECT pg_advisory_unlock{lock}")
+        assert harness.must_acquire().phase == "train"
+    engine.dispose()
+    harness.store.close()
+
+
+@postgres
+def test_the_server_looks_whether_the_writer_is_there(url: str, tmp_path: Path) -> None:
+    harness = DataManagerHarness(tmp_path, database=url)
+    with harness.store.begin() as session:  # over a Unix socket a setting shows as 0, and who set it is still told
+        query = text("SELECT name FROM pg_settings WHERE source = 'session' AND name LIKE 'tcp_%'")
+        assert set(session.scalars(query)) == set(SERVER_SETTINGS)
     harness.store.close()
 
 
