@@ -53,7 +53,7 @@ def make_engine(url: URL, *, read_only: bool) -> Engine:
         The engine; a writer's has one connection.
 
     Raises:
-        StoreError: The driver is not installed.
+        StoreError: The driver is not installed. Its connections raise it where the schema does not exist.
     """
     try:
         import psycopg  # noqa: F401 - its absence is told before anything starts
@@ -86,9 +86,11 @@ def is_outage(origin: BaseException | None) -> bool:
 
 def _refuse_changes(connection: Any, _record: Any) -> None:
     connection.read_only = True
+    _check_schema(connection)
 
 
 def _hold_lock(connection: Any, _record: Any) -> None:
+    _check_schema(connection)
     with connection.cursor() as cursor:
         for name, value in SERVER_SETTINGS.items():
             cursor.execute(f"SET {name} = {value}")
@@ -99,6 +101,20 @@ def _hold_lock(connection: Any, _record: Any) -> None:
         connection.close()
         raise DatabaseInUseError(
             "another data manager writes to this database: stop it first, or give each run a database of its own"
+        )
+
+
+def _check_schema(connection: Any) -> None:
+    """Raise StoreError where tables have no schema; the number of the lock would be NULL, too."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_schema()")
+        schema = cursor.fetchone()[0]
+    connection.commit()
+    if schema is None:
+        connection.close()
+        raise StoreError(
+            "the schema of data.database_url does not exist, or its user may not use it: create it with CREATE SCHEMA NAME, "
+            "or name another in search_path"
         )
 
 

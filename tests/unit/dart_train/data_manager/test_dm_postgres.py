@@ -99,6 +99,26 @@ def test_the_server_looks_whether_the_writer_is_there(url: str, tmp_path: Path) 
 
 
 @postgres
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_schema_that_does_not_exist_is_told(url: str, tmp_path: Path, read_only: bool) -> None:
+    in_schema = parse_location(url).update_query_dict({"options": "-csearch_path=run_1"})
+    where = in_schema.render_as_string(hide_password=False)
+    with pytest.raises(StoreError, match=r"schema of data\.database_url does not exist.*CREATE SCHEMA NAME"):
+        open_engine(where, read_only=read_only)
+    recipe = load_recipe(DEMO, ("run.name='r'",)).model_copy(
+        update={"data": DataSection.model_construct(database_url=where)}
+    )
+    with pytest.raises(RecipeError, match=r"data\.database_url: the schema .* does not exist"):
+        check_run_folder(recipe, RunPaths(tmp_path / "r"))
+    admin = open_engine(url)
+    with admin.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA run_1")
+    admin.dispose()
+    open_engine(where, read_only=read_only).dispose()
+    check_run_folder(recipe, RunPaths(tmp_path / "r"))
+
+
+@postgres
 def test_text_with_nul_is_stored(url: str, tmp_path: Path) -> None:
     harness = DataManagerHarness(tmp_path, database=url)
     harness.phase()
