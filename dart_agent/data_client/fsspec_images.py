@@ -4,8 +4,8 @@ Role: `BlobStorage` for storage that several hosts share. Rule: names and conten
 copied into the other. A put is one write of the whole object; where the file system does not make that atomic, a torn blob is found by its
 hash when it is read. Credentials are those of the file system's own package (environment, profile); none are in the URL. What the file
 system fails at, other than a missing file, is a `StoreUnavailableError`, which whoever waits without blocking tries again
-(`dart_agent.data_client.client`); `get`, which blocks its caller anyway, tries again by itself. Non-goals: local directories
-(`dart_agent.data_client.image_store`).
+(`dart_agent.data_client.client`); `get`, which blocks its caller anyway, tries again by itself. Several threads may call it. Non-goals:
+local directories (`dart_agent.data_client.image_store`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -60,6 +61,7 @@ class FsspecImageStore:
         self.url = url
         self._clock, self._pause = clock, pause
         self._known: OrderedDict[str, None] = OrderedDict()
+        self._known_lock = Lock()
 
     def put(self, image: RgbImage) -> str:
         """Store an image and return its hash; one that is older than `REFRESH_S` is written again, which refreshes it."""
@@ -89,12 +91,10 @@ class FsspecImageStore:
         absent = []
         for sha256 in dict.fromkeys(hashes):
             path = self._path(sha256)
-            if sha256 in self._known:
-                self._known.move_to_end(sha256)
-            elif self._is_there(path):
-                self._known[sha256] = None
-                if len(self._known) > KNOWN_HASHES:
-                    self._known.popitem(last=False)
+            with self._known_lock:
+                known = sha256 in self._known
+            if known or self._is_there(path):
+                self._remember(sha256)
             else:
                 absent.append(sha256)
         return absent
@@ -120,8 +120,17 @@ class FsspecImageStore:
             self._ask("deleted", lambda: self._fs.rm_file(path))
         except FileNotFoundError:
             return False
-        self._known.pop(sha256, None)
+        with self._known_lock:
+            self._known.pop(sha256, None)
         return True
+
+    def _remember(self, sha256: str) -> None:
+        """Remember a hash that was found now; the one that was not asked for longest is forgotten."""
+        with self._known_lock:
+            self._known[sha256] = None
+            self._known.move_to_end(sha256)
+            if len(self._known) > KNOWN_HASHES:
+                self._known.popitem(last=False)
 
     def _is_there(self, path: str) -> bool:
         """Whether there is such a file; the file systems' own `exists` takes any failure for no."""

@@ -2,9 +2,10 @@
 
 Role: one route per operation of `service.DataManager`; waits for work and for batches. Rule: operations run one after the other, so that
 the database has one writer, and on a thread, so that the event loop stays free; only those that touch a few rows of a local file run on
-the event loop, when nothing else runs, and again on the thread where another process has locked the file; a refusal is 409 with a
-sentence, a malformed body 422, and a database that is away 503, after which the client tries again; what every episode calls does not
-pass through the framework's routing (`HotRoutes`). Non-goals: decisions.
+the event loop, when nothing else runs, and again on the thread where another process has locked the file; images of reported steps in
+storage over a network are looked up before that, on threads of their own; a refusal is 409 with a sentence, a malformed body 422, and a
+database that is away 503, after which the client tries again; what every episode calls does not pass through the framework's routing
+(`HotRoutes`). Non-goals: decisions.
 """
 
 from __future__ import annotations
@@ -244,11 +245,22 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
             await writer.run(manager.abandon, given_up)
         return reply
 
+    async def check_remote_images(body: StoreStepRequest | TrajectoryPayload) -> bool:
+        """Check images that are looked up over a network, while other operations run; False where the operation checks them."""
+        if manager.has_local_images:
+            return False
+        await asyncio.to_thread(manager.check_images, body)
+        return True
+
     async def store_step(_request: Request, content: bytes) -> StoreStepReply:
-        return await writer.run_short(manager.store_step, _parse(content, StoreStepRequest))
+        body = _parse(content, StoreStepRequest)
+        checked = await check_remote_images(body)
+        return await writer.run_short(manager.store_step, body, images_checked=checked)
 
     async def report(_request: Request, content: bytes) -> StoreTrajectoryReply:
-        stored = await writer.run_short(manager.report, _parse(content, TrajectoryPayload))
+        body = _parse(content, TrajectoryPayload)
+        checked = await check_remote_images(body)
+        stored = await writer.run_short(manager.report, body, images_checked=checked)
         await writer.notify()
         return StoreTrajectoryReply(stored=stored)
 

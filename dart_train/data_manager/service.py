@@ -6,14 +6,14 @@ operations run one after the other, so that the database has one writer. Non-goa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from dart_agent.data_client.image_store import BlobStorage
+from dart_agent.data_client.image_store import BlobStorage, ImageStore
 from dart_agent.data_client.payloads import TrajectoryPayload
 from dart_agent.data_client.wire import (
     AbandonRequest,
@@ -103,6 +103,11 @@ class DataManager:
     def has_local_database(self) -> bool:
         """Whether statements wait for no network."""
         return self._store.engine.dialect.name == "sqlite"
+
+    @property
+    def has_local_images(self) -> bool:
+        """Whether looking images up waits for no network."""
+        return isinstance(self._images, ImageStore)
 
     def waiting_briefly(self) -> AbstractContextManager[None]:
         """Make a context whose operations raise `DatabaseLockedError` at once where another process has locked the file."""
@@ -225,17 +230,35 @@ class DataManager:
             self._scheduler.handle(session, WorkerReleased(self._scheduler.now_s(), worker_id))
             return held
 
-    def store_step(self, request: StoreStepRequest) -> StoreStepReply:
+    def check_images(self, request: StoreStepRequest | TrajectoryPayload) -> None:
+        """Check that the images of a step or of a trajectory are stored; the database is not used.
+
+        Args:
+            request: What is to be stored.
+
+        Raises:
+            StoreError: An image is not stored.
+            StoreUnavailableError: The storage of images does not answer.
+        """
+        given = [request.step] if isinstance(request, StoreStepRequest) else request.steps
+        missing = self._images.missing(sha256 for step in given for sha256 in step.image_sha256_new)
+        if missing:
+            names = ", ".join(missing[:3])
+            raise StoreError(f"rollout {request.rollout_id} names images that are not stored: {names}")
+
+    def store_step(self, request: StoreStepRequest, *, images_checked: bool = False) -> StoreStepReply:
         """Store the newest step of an unfinished rollout, and say what its episode does next.
 
         Args:
             request: The step, and the episode after it; its images are stored already.
+            images_checked: Whether the caller has called `check_images`.
 
         Returns:
             Whether it was new, and the directive: to cancel where another assignment of the rollout holds.
         """
         step = request.step
-        self._check_images(request.rollout_id, step.image_sha256_new)
+        if not images_checked:
+            self.check_images(request)
         with self._operation() as session:
             if not work.holds(work.find_rollout(session, request.rollout_id), request.assignment):
                 return StoreStepReply(stored=False, directive=Directive.CANCEL)
@@ -321,21 +344,18 @@ class DataManager:
             self._scheduler.handle(session, RolloutRestarted(self._scheduler.now_s(), request.rollout_id))
             return dropped
 
-    def _check_images(self, rollout_id: str, hashes: Iterable[str]) -> None:
-        missing = self._images.missing(hashes)
-        if missing:
-            raise StoreError(f"rollout {rollout_id} names images that are not stored: {', '.join(missing[:3])}")
-
-    def report(self, row: TrajectoryPayload) -> bool:
+    def report(self, row: TrajectoryPayload, *, images_checked: bool = False) -> bool:
         """Store a trajectory.
 
         Args:
             row: The trajectory; its images are stored already.
+            images_checked: As in `store_step`.
 
         Returns:
             False where its rollout has a trajectory already.
         """
-        self._check_images(row.rollout_id, (sha256 for step in row.steps for sha256 in step.image_sha256_new))
+        if not images_checked:
+            self.check_images(row)
         with self._operation() as session:
             stored = self._store.add_trajectory(session, row, self._scheduler.unfinished(session, row.rollout_id))
             if stored:

@@ -13,13 +13,16 @@ from typing import Any, cast
 import httpx
 import pytest
 from data_manager_harness import DataManagerHarness
+from pydantic import BaseModel
 from settable_clock import SettableClock
 
 from dart_agent.data_client.client import DataManagerClient, DataManagerError
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
-from dart_agent.data_client.image_store import BlobStorage
-from dart_agent.data_client.wire import AssignmentReply, PhaseSpec, TaskSelection, VersionRecord
+from dart_agent.data_client.image_store import BlobStorage, ImageStore
+from dart_agent.data_client.payloads import TrajectoryPayload, stream_payloads
+from dart_agent.data_client.wire import AssignmentReply, PhaseSpec, StoreStepRequest, TaskSelection, VersionRecord
 from dart_agent.errors import StoreUnavailableError
+from dart_agent.rollouts.episode_state import EpisodeState
 from dart_agent.types import Purpose
 from dart_envs.types import RgbImage
 from dart_train.data_manager.__main__ import main
@@ -249,6 +252,54 @@ async def test_the_client_waits_for_absent_storage_of_images_and_then_gives_up(h
                 else:
                     with pytest.raises(StoreUnavailableError, match="bucket does not answer"):
                         await client.report(trajectory, images)
+
+
+class RemoteImages:
+    """Storage of images that answers a look-up once it is released."""
+
+    def __init__(self, images: BlobStorage) -> None:
+        self.images = images
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def missing(self, hashes: Iterable[str]) -> list[str]:
+        self.asked.set()
+        assert self.released.wait(5.0)
+        return self.images.missing(hashes)
+
+
+@pytest.mark.parametrize("path", ["/rollouts/steps", "/trajectories"])
+async def test_a_look_up_of_remote_images_holds_up_no_other_request(tmp_path: Path, path: str) -> None:
+    harness = DataManagerHarness(tmp_path)
+    stored, remote = harness.images, RemoteImages(harness.images)
+    harness.images = cast("ImageStore", remote)
+    harness.restart()
+    harness.phase()
+    item = harness.must_acquire()
+    trajectory, images = fake_trajectory(item, steps=1, image=fake_image(1))
+    body: BaseModel = TrajectoryPayload.from_value(trajectory)
+    if path == "/rollouts/steps":
+        (step,) = stream_payloads(trajectory.steps_S)
+        state = EpisodeState(worker="w1", process="p", started_at_s=1.0, elapsed_s=2.0, reset_s=0.5)
+        body = StoreStepRequest(rollout_id=item.rollout_id, assignment=item.assignment, step=step, state=state)
+    app = create_app(harness.manager)
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://data") as http,
+    ):
+        storing = asyncio.create_task(http.post(path, content=body.model_dump_json()))
+        assert await asyncio.to_thread(remote.asked.wait, 5.0)
+        beat = await asyncio.wait_for(http.post("/work/heartbeat", json={"worker_id": "w1"}), 5.0)
+        assert beat.json()["count"] == 1
+        assert not storing.done()
+        remote.released.set()
+        refused = await storing
+        assert (refused.status_code, "not stored" in refused.text) == (409, True)
+        for image in images.values():
+            stored.put(image)
+        reply = await http.post(path, content=body.model_dump_json())
+        assert (reply.status_code, reply.json()["stored"]) == (200, True)
+    harness.store.close()
 
 
 @pytest.mark.parametrize(
