@@ -236,13 +236,7 @@ def create_app(manager: DataManager, clock: Clock = SYSTEM_CLOCK) -> FastAPI:
             if waiting.get(body.request_id) is answer:
                 del waiting[body.request_id]
         if waits and reply.item is not None and await request.is_disconnected():
-            given_up = AbandonRequest(
-                rollout_id=reply.item.rollout_id,
-                assignment=body.request_id,
-                cause="its request was given up",
-                uses_attempt=False,
-            )
-            await writer.run(manager.abandon, given_up)
+            await writer.run(manager.take_back, reply.item.rollout_id, body.request_id)
         return reply
 
     async def check_remote_images(body: StoreStepRequest | TrajectoryPayload) -> bool:

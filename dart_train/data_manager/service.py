@@ -215,6 +215,23 @@ class DataManager:
             self._scheduler.handle(session, RolloutAbandoned(now_s, rollout_id, request.cause, request.uses_attempt))
             return 1
 
+    def take_back(self, rollout_id: str, assignment: str) -> None:
+        """Take back an assignment that its worker has not read; stored steps are kept for whoever is assigned the rollout next.
+
+        Args:
+            rollout_id: The rollout; nothing changes where another assignment of it holds, or none.
+            assignment: The request that the assignment answered.
+        """
+        with self._operation() as session:
+            if work.holds(work.find_rollout(session, rollout_id), assignment):
+                partial = STORED_PARTIAL if steps.count_stored(session, rollout_id) else None
+                version_min = steps.oldest_version(session, rollout_id)
+                now_s, cause = self._scheduler.now_s(), "its request was given up"
+                given_up = RolloutAbandoned(
+                    now_s, rollout_id, cause, uses_attempt=False, partial=partial, version_min=version_min
+                )
+                self._scheduler.handle(session, given_up)
+
     def release(self, worker_id: str | None) -> int:
         """Requeue everything that a worker holds, because it is gone.
 

@@ -158,11 +158,11 @@ def on_ended(state: SchedulerState, event: RolloutEnded, commands: list[Command]
 
 
 def on_abandoned(state: SchedulerState, event: RolloutAbandoned, commands: list[Command]) -> None:
-    """Requeue an assigned rollout that its worker gives up; it starts from the beginning."""
+    """Requeue an assigned rollout that its worker gives up; without a partial trajectory it starts from the beginning."""
     rollout = state.rollouts.get(event.rollout_id)
     if rollout is not None and rollout.state == "assigned":
         uses_attempt = event.uses_attempt and not _is_stopping(rollout)
-        rollout.partial = rollout.partial_version = None
+        rollout.partial, rollout.partial_version = event.partial, event.version_min
         requeue(state, rollout, event.cause, commands, uses_attempt=uses_attempt)
 
 

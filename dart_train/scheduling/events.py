@@ -121,12 +121,16 @@ class RolloutAbandoned:
         rollout_id: The rollout.
         cause: Why.
         uses_attempt: Whether it used up an attempt.
+        partial: Reference of the partial trajectory that is kept for whoever continues it; None: it starts from the beginning.
+        version_min: As in `RolloutParked`.
     """
 
     now_s: float
     rollout_id: str
     cause: str
     uses_attempt: bool = True
+    partial: str | None = None
+    version_min: PolicyVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ _INSERT_STEP = insert(_STEPS)
 _DROP_STEPS = delete(_STEPS).where(_STEPS.c.rollout_id == bindparam("key"))
 _DROP_STATE = delete(_STATES).where(_STATES.c.rollout_id == bindparam("key"))
 _READ_STATE = select(_STATES.c.state).where(_STATES.c.rollout_id == bindparam("key"))
+_VERSION_MIN = select(_STATES.c.version_min).where(_STATES.c.rollout_id == bindparam("key"))
 _COUNT = select(_STATES.c.n_steps).where(_STATES.c.rollout_id == bindparam("key"))
 _READ_STEPS = (
     select(_STEPS)
@@ -270,6 +271,20 @@ def count_stored(session: Session, rollout_id: str) -> int:
     if not _may_have_steps(session, rollout_id):
         return 0
     return connection_of(session).scalar(_COUNT, {"key": rollout_id}) or 0
+
+
+def oldest_version(session: Session, rollout_id: str) -> int | None:
+    """Find the oldest policy version that wrote in an unfinished rollout.
+
+    Args:
+        session: The transaction.
+        rollout_id: The rollout.
+
+    Returns:
+        The version, None where none is known.
+    """
+    found: int | None = connection_of(session).scalar(_VERSION_MIN, {"key": rollout_id})
+    return found
 
 
 def stored_digest(session: Session, rollout_id: str) -> str:

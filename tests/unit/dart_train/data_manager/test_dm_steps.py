@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,19 @@ import numpy as np
 import pytest
 from alembic import command
 from data_manager_harness import DataManagerHarness
+from fastapi import FastAPI
 from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.orm import Session
+from starlette.types import Message
 
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
 from dart_agent.data_client.payloads import StreamStepPayload, TrajectoryPayload, stream_payloads
 from dart_agent.data_client.token_stream import StreamReader
-from dart_agent.data_client.wire import ParkRequest, RestartRequest, StoreStepRequest
+from dart_agent.data_client.wire import AssignmentRequest, ParkRequest, RestartRequest, StoreStepRequest
 from dart_agent.errors import StoreError
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop
 from dart_agent.types import Directive, Purpose, SamplingParams, StepRecord, Trajectory, VersionSpan, WorkItem
+from dart_train.data_manager.app import create_app
 from dart_train.data_manager.store import database
 from dart_train.data_manager.store.models import EpisodeStateTable, EventTable, RolloutTable, StepTable
 from dart_train.data_manager.store.step_checks import ImagePlaceholders
@@ -360,3 +365,50 @@ def test_an_older_database_is_migrated_to_streams_and_reads_back_equal(tmp_path:
     steps = full.steps_S + cut.steps_S
     assert prompts == [np.asarray(step.prompt_ids_P, "<i4").tobytes() for step in steps]
     engine.dispose()
+
+
+async def _ask_and_hang_up(app: FastAPI) -> None:
+    """A request for work whose worker closes the connection at once."""
+    body = AssignmentRequest(worker_id="gone", request_id="request-gone", wait_s=2.0).model_dump_json().encode()
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Message:
+        return next(messages, {"type": "http.disconnect"})
+
+    async def send(_message: Message) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/work/assign", "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "steps"), [("parked", "parked", 1), ("released", "parked", 1), ("abandoned", "queued", 0)]
+)
+async def test_a_rollout_that_is_assigned_to_a_dead_request_keeps_its_steps(
+    harness: DataManagerHarness, how: str, state: str, steps: int
+) -> None:
+    harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
+    item, _other = harness.must_acquire(), harness.must_acquire("w3")
+    store(harness, item, stream_payloads(played(harness, item).steps_S)[0])
+    app = create_app(harness.manager)
+    held = {"rollout_id": item.rollout_id, "assignment": item.assignment}
+    give_up: dict[str, Callable[[], int]] = {
+        "parked": lambda: harness.manager.park(ParkRequest.model_validate({**held, "state": STATE})),
+        "released": lambda: harness.manager.release("w1"),
+        "abandoned": lambda: harness.abandon(item, uses_attempt=False),
+    }
+    async with app.router.lifespan_context(app):
+        asking = asyncio.create_task(_ask_and_hang_up(app))
+        await asyncio.sleep(0)  # it has asked, or stands before the next operation
+        assert await app.state.writer.run(give_up[how]) == 1
+        await asyncio.wait_for(asking, 5.0)
+    with harness.store.begin() as session:
+        row = session.scalars(select(RolloutTable).where(RolloutTable.rollout_id == item.rollout_id)).one()
+        assert (row.state, row.attempt, row.worker_id) == (state, 1, None)
+        causes = [each.data["cause"] for each in session.scalars(select(EventTable)) if "cause" in each.data]
+    assert causes[-1] == "its request was given up"
+    assert len(stored(harness, item.rollout_id)) == steps
+    again = harness.must_acquire("w2")
+    assert (again.rollout_id, again.stored_steps) == (item.rollout_id, steps)
+    assert harness.manager.heartbeat("w2").obsolete_snapshots == ([] if steps else ["snap"])

@@ -146,6 +146,18 @@ def test_a_parked_rollout_that_cannot_be_continued_uses_up_its_attempts() -> Non
     assert +harness.state.phases["eval"].counts == {"failed": 1}
 
 
+def test_a_rollout_whose_assignment_was_not_read_keeps_its_partial_trajectory() -> None:
+    harness = SchedulingHarness()
+    harness.evaluate(task_ids=("s/tick/0",), max_attempts=1)
+    rollout_id = harness.must_ask().rollout_id
+    unread = RolloutAbandoned(0.0, rollout_id, "not read", uses_attempt=False, partial="partial", version_min=0)
+    assert only(harness.do(unread), UnassignRollout) == [
+        UnassignRollout(rollout_id, "parked", 1, "not read", "partial")
+    ]
+    again = harness.must_ask("w2")
+    assert (again.rollout_id, again.partial) == (rollout_id, "partial")
+
+
 def test_a_group_closes_as_what_its_rewards_make_it() -> None:
     harness = SchedulingHarness()
     harness.train()
