@@ -82,6 +82,14 @@ _USE_MEMBER = _CHANGE_MEMBER.values(
     entropy=bindparam("new_entropy"),
     trainable=bindparam("new_trainable", type_=_MEMBER_COLUMNS.c.trainable.type),
 )
+_GROUPS: Table = GroupTable.__table__  # type: ignore[assignment]  # a declarative table is a Table
+_RELEASE_GROUPS = (
+    update(_GROUPS)
+    .where(
+        _GROUPS.c.group_id.in_(select(_MEMBER_COLUMNS.c.group_id).where(_MEMBER_COLUMNS.c.batch_id == bindparam("key")))
+    )
+    .values(state="ready")
+)
 _MEMBERS = (
     select(_MEMBER_COLUMNS)
     .where(_MEMBER_COLUMNS.c.batch_id == bindparam("key"))
@@ -327,10 +335,8 @@ class BatchBuilder:
 
     def _release(self, session: Session, batch: BatchTable) -> None:
         """Let the groups of a batch that was not trained on be candidates again; those without a step left are dropped as such."""
-        session.flush()
-        members = select(BatchMemberTable.group_id).where(BatchMemberTable.batch_id == batch.batch_id)
-        for group in session.scalars(select(GroupTable).where(GroupTable.group_id.in_(members))):
-            group.state = "ready"
+        # No objects: they would be written after later statements of the transaction, which may drop some of these groups.
+        connection_of(session).execute(_RELEASE_GROUPS, {"key": batch.batch_id})
 
     def _find(self, session: Session, batch_id: str) -> BatchTable:
         batch = session.scalar(select(BatchTable).where(BatchTable.batch_id == batch_id))

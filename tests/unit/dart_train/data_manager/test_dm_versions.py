@@ -100,6 +100,20 @@ def test_a_batch_that_was_issued_before_its_future_was_lost_is_formed_anew(harne
         harness.manager.batch_done(issued.batch_id, BatchReport(version=4))
 
 
+def test_a_group_of_a_withdrawn_batch_that_is_stale_by_then_stays_dropped(harness: DataManagerHarness) -> None:
+    for version, parent in ((0, None), (1, "d0"), (2, "d1")):
+        publish(harness, version, f"d{version}", parent)
+    harness.phase()
+    old, young = harness.group(MIXED, version=0), harness.group(MIXED, version=2)
+    issued = harness.manager.next_batch(2, "d2").batch
+    assert issued is not None
+    assert {group.group_id for group in issued.groups} == {old, young}
+    publish(harness, 3, "d1", "d0")
+    assert harness.manager.next_batch(3, "d1").batch is None, "one group is left, and two make a batch"
+    assert harness.state_of(old) == ("dropped", "stale")
+    assert harness.state_of(young) == ("ready", None)
+
+
 def test_what_was_lost_is_recorded(harness: DataManagerHarness) -> None:
     lose_versions_two_and_three(harness)
     with harness.store.begin() as session:
