@@ -86,11 +86,14 @@ class FsspecImageStore:
             raise BlobError(f"image {sha256} is not in {self.url}") from None
         return decode_png(content, sha256, path)
 
-    def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Those of `hashes` that are not stored."""
+    def missing(self, hashes: Iterable[str], *, recheck: bool = False) -> list[str]:
+        """Those of `hashes` that are not stored; `recheck` costs a round trip for each hash that is remembered."""
         absent = []
         for sha256 in dict.fromkeys(hashes):
             path = self._path(sha256)
+            if recheck:
+                self._forget(sha256)
+                self._fs.invalidate_cache(path.rpartition("/")[0])
             with self._known_lock:
                 known = sha256 in self._known
             if known or self._is_there(path):
@@ -120,9 +123,12 @@ class FsspecImageStore:
             self._ask("deleted", lambda: self._fs.rm_file(path))
         except FileNotFoundError:
             return False
+        self._forget(sha256)
+        return True
+
+    def _forget(self, sha256: str) -> None:
         with self._known_lock:
             self._known.pop(sha256, None)
-        return True
 
     def _remember(self, sha256: str) -> None:
         """Remember a hash that was found now; the one that was not asked for longest is forgotten."""

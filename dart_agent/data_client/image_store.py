@@ -71,8 +71,17 @@ class BlobStorage(ImageReader, Protocol):
         """Store an image and return its hash; a known image is not written again."""
         ...
 
-    def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Those of `hashes` that are not stored, in order, without repeats."""
+    def missing(self, hashes: Iterable[str], *, recheck: bool = False) -> list[str]:
+        """Find the hashes that are not stored.
+
+        Args:
+            hashes: Content hashes.
+            recheck: Whether the storage is asked for every hash, also for those that it is remembered to have. Without it, a blob that
+                another process has deleted meanwhile may be taken for stored.
+
+        Returns:
+            Those that are not stored, in order, without repeats.
+        """
         ...
 
     def list_blobs(self) -> Iterator[StoredBlob]:
@@ -127,8 +136,8 @@ class ImageStore:
             raise BlobUnreadableError(f"image {path} cannot be read: {error}") from error
         return decode_png(content, sha256, str(path))
 
-    def missing(self, hashes: Iterable[str]) -> list[str]:
-        """Those of `hashes` that are not stored."""
+    def missing(self, hashes: Iterable[str], *, recheck: bool = False) -> list[str]:
+        """Those of `hashes` that are not stored; nothing is remembered here, so that each call checks all of them."""
         return [sha256 for sha256 in dict.fromkeys(hashes) if not self.path(sha256).exists()]
 
     def list_blobs(self) -> Iterator[StoredBlob]:

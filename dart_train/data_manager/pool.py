@@ -50,6 +50,7 @@ def choose_success(
     lost: Collection[int],
     batch_groups: Collection[str],
     pooled: Collection[str],
+    recheck_images: bool = True,
 ) -> str | None:
     """Choose a stored success of a task.
 
@@ -63,6 +64,7 @@ def choose_success(
         lost: Versions that are no ancestors of the trainer's weights.
         batch_groups: The groups of the batch that is formed; what their own members sampled is in it already.
         pooled: Rollouts that complete other groups of the batch.
+        recheck_images: Whether the storage is asked for images that it is remembered to have, too: another process may have deleted them.
 
     Returns:
         Its rollout, None where none may be used.
@@ -97,16 +99,19 @@ def choose_success(
         for row in rows
         if not any(row.version_min <= each <= row.version_max for each in lost)
     ]
-    chosen = select_success(
-        successes, settings, taken, lambda success: not images.missing(_images(session, success.rollout_id))
-    )
+
+    def has_images(success: StoredSuccess) -> bool:
+        return not images.missing(_images(session, success.rollout_id), recheck=recheck_images)
+
+    chosen = select_success(successes, settings, taken, has_images)
     return None if chosen is None else chosen.rollout_id
 
 
 def has_success(session: Session, images: BlobStorage, task_id: str, curation: CurationSettings, version: int) -> bool:
     """Say whether a stored success may complete a group of a task in which every rollout failed.
 
-    A batch decides again when it is formed: the success may be in it already, or too old by then.
+    A batch decides again when it is formed: the success may be in it already, too old by then, or without images. Images that the storage
+    is remembered to have count here, because a look at remote storage delays all other operations.
 
     Args:
         session: The transaction.
@@ -129,6 +134,7 @@ def has_success(session: Session, images: BlobStorage, task_id: str, curation: C
         lost=lost_versions(identities, identities[-1].digest) if identities else (),
         batch_groups=(),
         pooled=(),
+        recheck_images=False,
     )
     return found is not None
 

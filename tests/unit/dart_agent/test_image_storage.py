@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from uuid import uuid4
 
@@ -42,6 +43,17 @@ def test_a_blob_is_put_found_listed_and_deleted(storage: BlobStorage) -> None:
         storage.get(first)
     with pytest.raises(BlobError, match="is not an image hash"):
         storage.get("../../etc/passwd")
+
+
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_a_recheck_finds_what_another_process_deleted(kind: str, tmp_path: Path) -> None:
+    location = tmp_path if kind == "directory" else f"memory://{uuid4().hex}"
+    storage, elsewhere = open_images(location), open_images(location)
+    deleted, kept = storage.put(fake_image(1)), storage.put(fake_image(2))
+    assert storage.missing([deleted, kept]) == []
+    assert elsewhere.delete(deleted, inf)
+    assert storage.missing([deleted, kept], recheck=True) == [deleted]
+    assert storage.missing([deleted, kept]) == [deleted], "what is gone is not remembered"
 
 
 @pytest.mark.parametrize("kind", ["directory", "memory"])

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select
 
 from dart_agent.data_client.fake_trajectories import fake_image, fake_trajectory
-from dart_agent.data_client.image_store import ImageStore
+from dart_agent.data_client.image_store import BlobStorage, ImageStore
 from dart_agent.data_client.payloads import SamplingPayload, TrajectoryPayload
 from dart_agent.data_client.wire import AbandonRequest, Batch, PhaseSpec, TaskSelection
 from dart_agent.errors import StoreError
@@ -42,13 +42,13 @@ class FakeTaskCatalog:
 
 
 class DataManagerHarness:
-    """A data manager with the moves that tests make."""
+    """A data manager with the moves that tests make; images are in a directory below `root` where no storage is given."""
 
-    def __init__(self, root: Path, **settings: Any) -> None:
+    def __init__(self, root: Path, images: BlobStorage | None = None, **settings: Any) -> None:
         self.root = root
         self.now_s = 1000.0
         self.requests = 0
-        self.images = ImageStore(root / "images")
+        self.images: BlobStorage = images or ImageStore(root / "images")
         self.config = DataManagerConfig.model_validate(
             {"database": root / "data.db", "images": root / "images", "socket": root / "data.sock"} | settings
         )

@@ -255,7 +255,7 @@ def test_an_interrupted_collection_is_run_again(recorded: RecordedRun, monkeypat
 
 
 def test_a_blob_that_is_put_again_during_a_collection_stays(recorded: RecordedRun) -> None:
-    images = recorded.harness.images
+    images = ImageStore(recorded.harness.root / "images")
     orphan = images.put(fake_image(600))
     written_s = images.path(orphan).stat().st_mtime
     os.utime(images.path(orphan), (written_s + 9 * GRACE_S, written_s + 9 * GRACE_S))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from data_manager_harness import DataManagerHarness
 from sqlalchemy import select
 
+from dart_agent.data_client.image_location import open_images
+from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport
 from dart_train.curation.experience_pool import ExperiencePoolSettings
 from dart_train.data_manager.pool import choose_success
@@ -23,9 +26,10 @@ FAILED = [0.0] * 4
 def make(tmp_path: Path) -> Iterator[Any]:
     made: list[DataManagerHarness] = []
 
-    def build(groups: int = 1, **pool: Any) -> DataManagerHarness:
+    def build(groups: int = 1, images: BlobStorage | None = None, **pool: Any) -> DataManagerHarness:
         harness = DataManagerHarness(
             tmp_path,
+            images,
             batch={"min_groups": groups, "max_groups": groups, "max_staleness": 1},
             curation={"experience_pool": {"enabled": True, "max_age": 50, **pool}},
         )
@@ -141,27 +145,58 @@ def test_a_success_that_is_quarantined_completes_no_group(make: Any) -> None:
     assert harness.state_of(late) == ("dropped", "all_failed")
 
 
-def delete_images(harness: DataManagerHarness, rollout_id: str) -> None:
-    """As `dart-train data gc --keep-days 0 --drop-successes` does."""
+def images_of(harness: DataManagerHarness, rollout_id: str) -> list[str]:
     with harness.store.begin() as session:
         rows = session.scalars(select(StepTable.image_sha256_new).where(StepTable.rollout_id == rollout_id)).all()
-    for sha256 in {sha256 for hashes in rows for sha256 in hashes}:
-        assert harness.images.delete(sha256, inf)
+    return list(dict.fromkeys(sha256 for hashes in rows for sha256 in hashes))
 
 
-def test_a_success_whose_images_were_deleted_completes_no_group(make: Any) -> None:
-    harness = make()
+def delete_images(harness: DataManagerHarness, location: Path | str, rollout_id: str) -> None:
+    """As `dart-train data gc --keep-days 0 --drop-successes` does: in another process, so through storage of its own."""
+    elsewhere = open_images(location)
+    for sha256 in images_of(harness, rollout_id):
+        assert elsewhere.delete(sha256, inf)
+
+
+@pytest.mark.parametrize("kind", ["directory", "memory"])
+def test_a_success_whose_images_were_deleted_completes_no_group(make: Any, tmp_path: Path, kind: str) -> None:
+    location = tmp_path / "images" if kind == "directory" else f"memory://{uuid4().hex}"
+    harness = make(images=open_images(location))
     older, newer = list[str](), list[str]()
     for version, successes in enumerate((older, newer)):
         harness.group([1.0, 0.0, 0.0, 0.0], version=version)
         members = trained(harness, version).groups[0].members
         successes += [member.rollout_id for member in members if member.reward == 1]
     harness.group(FAILED, version=2)
-    delete_images(harness, newer[0])
+    delete_images(harness, location, newer[0])
     assert pooled(trained(harness, 2)) == older, "the newest one that can be trained on"
-    delete_images(harness, older[0])
+    delete_images(harness, location, older[0])
     hopeless = harness.group(FAILED, version=3)
+    assert harness.batch(3) is None
     assert harness.state_of(hopeless) == ("dropped", "all_failed")
+    known = harness.group(FAILED, version=3)
+    assert harness.state_of(known) == ("dropped", "all_failed"), "it waits for no batch"
+
+
+def test_only_the_images_of_the_chosen_success_are_checked_again(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness: DataManagerHarness = make()
+    for version in range(2):
+        harness.group([1.0, 0.0, 0.0, 0.0], version=version)
+        trained(harness, version)
+    checked: list[list[str]] = []
+    find_missing = harness.images.missing
+
+    def missing(hashes: Iterable[str], *, recheck: bool = False) -> list[str]:
+        each = list(dict.fromkeys(hashes))
+        if recheck:
+            checked.append(each)
+        return find_missing(each, recheck=recheck)
+
+    monkeypatch.setattr(harness.images, "missing", missing)
+    harness.group(FAILED, version=2)
+    assert checked == [], "a batch decides"
+    chosen = pooled(trained(harness, 2))
+    assert checked == [images_of(harness, chosen[0])]
 
 
 def test_a_success_is_in_a_batch_once_fresh_or_pooled(make: Any) -> None:

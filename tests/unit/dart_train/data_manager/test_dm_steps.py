@@ -115,7 +115,7 @@ def test_a_step_that_contradicts_itself_is_refused(
     harness: DataManagerHarness, item: WorkItem, change: dict[str, Any], words: str
 ) -> None:
     row = stream_payloads(played(harness, item).steps_S)[0].model_copy(update=change)
-    harness.images.missing = lambda hashes: []  # type: ignore[method-assign]
+    harness.images.missing = lambda hashes, *, recheck=False: []  # type: ignore[method-assign]
     with pytest.raises(StoreError, match=words):
         store(harness, item, row)
 

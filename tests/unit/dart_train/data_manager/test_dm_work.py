@@ -13,6 +13,7 @@ from data_manager_harness import SPLITS, DataManagerHarness
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import TaskSelection
 from dart_agent.errors import StoreError
 from dart_agent.types import Purpose
@@ -192,7 +193,7 @@ def test_training_on_held_out_tasks_is_refused(harness: DataManagerHarness, spli
 def test_reports_need_their_images(harness: DataManagerHarness) -> None:
     harness.phase()
     item = harness.must_acquire()
-    harness.images = type(harness.images)(harness.root / "elsewhere")
+    harness.images = ImageStore(harness.root / "elsewhere")
     with pytest.raises(StoreError, match="not stored"):
         harness.report(item)
 
