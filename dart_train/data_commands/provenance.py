@@ -176,7 +176,7 @@ def read_provenance(session: Session, row: TrajectoryTable) -> TrajectoryProvena
         uses[member.index].append(_use(member, batch, spans.get(member.index, ())))
     quarantine = select(QuarantinedStepTable).where(QuarantinedStepTable.rollout_id == row.rollout_id)
     causes = {each.index: each.cause for each in session.scalars(quarantine)}
-    fate, why = describe_fate(row, group, [use for each in uses.values() for use in each], causes)
+    fate, why = describe_fate(row, group, uses, causes)
     steps = tuple(
         StepProvenance(index, spans[index], tuple(uses[index]), _verdict(uses[index], causes.get(index), why, group))
         for index in sorted(spans)
@@ -187,27 +187,31 @@ def read_provenance(session: Session, row: TrajectoryTable) -> TrajectoryProvena
 
 
 def describe_fate(
-    row: TrajectoryTable, group: GroupTable | None, uses: Sequence[BatchUse], quarantined: Mapping[int, str]
+    row: TrajectoryTable,
+    group: GroupTable | None,
+    uses_by_step: Mapping[int, Sequence[BatchUse]],
+    quarantined: Mapping[int, str],
 ) -> tuple[str, str]:
     """Say what became of a trajectory.
 
     Args:
         row: The trajectory.
         group: Its group, None where it is not known.
-        uses: What became of its steps in batches.
+        uses_by_step: What became of its steps in batches, by index; a pooled success is in several.
         quarantined: Causes of the steps that are quarantined, by index.
 
     Returns:
         A word and a sentence.
     """
-    trained = [use for use in uses if use.trained]
-    if trained:
-        updates = ", ".join(str(version) for version in sorted({use.version for use in trained if use.version}))
-        return "trained", f"{len(trained)} of {row.n_steps} steps in update {updates}"
+    uses = [use for each in uses_by_step.values() for use in each]
+    trained_steps = sum(any(use.trained for use in each) for each in uses_by_step.values())
+    if trained_steps:
+        versions = sorted({use.version for use in uses if use.trained and use.version})
+        return "trained", f"{trained_steps} of {row.n_steps} steps in update {', '.join(map(str, versions))}"
     if row.purpose == Purpose.EVAL.value:
         return "eval", "episodes of an evaluation are never trained on"
     if row.purpose == Purpose.DEMO.value:
-        return "demo", "a demonstration: it goes to the warm start only, because it has no log-probs"
+        return "demo", "a demonstration: it may only be imitated, because it has no log-probs"
     if row.reward is None:
         return "masked", f"masked, because it has no reward: {row.stop}" + (f" ({row.cause})" if row.cause else "")
     if any(use.state == "issued" and use.reason is None for use in uses):

@@ -153,6 +153,15 @@ def test_solved_rollouts_are_imitated_as_they_were_sampled(recorded: RecordedRun
         pass
 
 
+def test_a_demonstration_may_only_be_imitated(recorded: RecordedRun) -> None:
+    harness = recorded.harness
+    harness.manager.stop_phase("train")
+    harness.phase("demos", purpose=Purpose.DEMO, endless=False)
+    harness.report(harness.must_acquire())
+    (demonstration,) = json.loads(recorded.run("ls", "--json", "--fate", "demo"))
+    assert demonstration["why"] == "a demonstration: it may only be imitated, because it has no log-probs"
+
+
 def test_what_is_quarantined_is_listed_with_its_cause(recorded: RecordedRun) -> None:
     harness = recorded.harness
     for _ in range(3):

@@ -16,8 +16,9 @@ from dart_agent.data_client.image_location import open_images
 from dart_agent.data_client.image_store import BlobStorage
 from dart_agent.data_client.wire import Batch, BatchFailure, BatchReport
 from dart_train.curation.experience_pool import ExperiencePoolSettings
+from dart_train.data_commands.provenance import read_provenance
 from dart_train.data_manager.pool import choose_success
-from dart_train.data_manager.store.models import StepTable
+from dart_train.data_manager.store.models import StepTable, TrajectoryTable
 
 FAILED = [0.0] * 4
 
@@ -48,6 +49,13 @@ def trained(harness: DataManagerHarness, version: int) -> Batch:
     return batch
 
 
+def why(harness: DataManagerHarness, rollout_id: str) -> str:
+    """What became of a trajectory, as `dart-train data show` tells it."""
+    with harness.store.begin() as session:
+        row = session.scalars(select(TrajectoryTable).where(TrajectoryTable.rollout_id == rollout_id)).one()
+        return read_provenance(session, row).why
+
+
 def pooled(batch: Batch) -> list[str]:
     return [member.rollout_id for group in batch.groups for member in group.members if member.source == "pool"]
 
@@ -59,6 +67,8 @@ def test_a_success_completes_a_limited_number_of_groups(make: Any) -> None:
     for version in (1, 2):
         harness.group(FAILED, version=version)
         assert pooled(trained(harness, version)) == [success]
+        updates = ", ".join(str(update) for update in range(1, version + 2))
+        assert why(harness, success) == f"2 of 2 steps in update {updates}", "each step counts once"
     assert harness.manager.stats().curation["pool_uses"] == 2
     harness.restart()
     assert harness.manager.stats().curation["pool_uses"] == 2
