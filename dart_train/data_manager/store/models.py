@@ -123,6 +123,7 @@ class TrajectoryTable(StoreBase):
         Index("ix_trajectories_phase", "phase", "seq"),
         Index("ix_trajectories_task", "purpose", "task_id", "seq"),
         Index("ix_trajectories_family", "purpose", "family", "seq"),
+        Index("ix_trajectories_stored", "purpose", "stored_s"),
         CheckConstraint("purpose IN ('train', 'demo', 'eval')", name="purpose_known"),
     )
 

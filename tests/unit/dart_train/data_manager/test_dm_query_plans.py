@@ -41,7 +41,7 @@ def recorded_statements(harness: DataManagerHarness) -> Iterator[dict[str, Any]]
 
 
 def scans(harness: DataManagerHarness, statements: dict[str, Any]) -> list[str]:
-    """Statements that scan a growing table, with their plan."""
+    """Statements that scan a growing table, or all of its rows of a purpose, with their plan."""
     found = []
     with harness.store.engine.connect() as connection:
         for statement, parameters in statements.items():
@@ -49,7 +49,7 @@ def scans(harness: DataManagerHarness, statements: dict[str, Any]) -> list[str]:
                 continue
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             for row in plan:
-                scanned = re.match(r"SCAN (\w+)", row[3])
+                scanned = re.match(r"SCAN (\w+)", row[3]) or re.match(r"SEARCH (\w+) .*\(purpose=\?\)", row[3])
                 if scanned is not None and scanned[1] in GROWING:
                     found.append(f"{row[3]}: {statement}")
     return found
@@ -68,7 +68,7 @@ def test_hot_calls_scan_no_table_that_grows(harness: DataManagerHarness) -> None
     harness.phase("eval", purpose=Purpose.EVAL, select=TaskSelection(suite="s", split="test"), endless=False)
     harness.must_acquire()
     with recorded_statements(harness) as statements:
-        for version in range(3):
+        for version in range(4):
             for number in range(12):
                 item = harness.must_acquire(f"w{number % 2}")
                 trajectory, _ = fake_trajectory(item, reward=float(number % 2), version=version)
@@ -94,10 +94,19 @@ def test_hot_calls_scan_no_table_that_grows(harness: DataManagerHarness) -> None
                 harness.manager.batch_done(batch.batch_id, BatchReport(version=version + 1))
         harness.manager.release("w0")
     assert any("INSERT INTO batch_members" in statement for statement in statements), "a batch was formed"
+    assert any("trajectories.stored_s >" in statement for statement in statements), "another one was formed after it"
     assert scans(harness, statements) == []
 
 
-def test_a_scan_would_be_found(harness: DataManagerHarness) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM rollouts WHERE attempt = 1",
+        "SELECT * FROM trajectories WHERE purpose = 'train' AND stop = 'done'",
+    ],
+    ids=["of the table", "of a purpose"],
+)
+def test_a_scan_would_be_found(harness: DataManagerHarness, statement: str) -> None:
     with recorded_statements(harness) as statements, harness.store.engine.connect() as connection:
-        connection.execute(text("SELECT * FROM rollouts WHERE attempt = 1"))
+        connection.execute(text(statement))
     assert len(scans(harness, statements)) == 1
