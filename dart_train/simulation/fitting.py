@@ -33,9 +33,11 @@ from typing import Any
 import numpy as np
 
 from dart_envs.success import SUCCESS_AT, is_success
+from dart_train.config import Recipe, RecipeError
 from dart_train.report.build import read_metrics
 from dart_train.report.throughput import EpisodeLine, UpdateLine, episode_lines, update_lines
 from dart_train.run.paths import RunPaths
+from dart_train.run.state import load_resolved_recipe
 from dart_train.simulation.models import Latency, ModelFileError, SystemModels
 
 MIN_EPISODES = 20
@@ -50,14 +52,15 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
     """Fit latency models on recorded runs.
 
     Args:
-        runs: Run folders, or metrics files.
+        runs: Run folders, or metrics files. A metrics file, and a folder without a recipe, count as a run with one inference worker that
+            takes the rewards of the evaluators.
         start: Values of what the runs do not show.
 
     Returns:
         The models.
 
     Raises:
-        ModelFileError: A folder has no metrics, or too few episodes of training.
+        ModelFileError: A folder has no metrics or a recipe that cannot be read, or there are too few episodes of training.
     """
     episodes: list[EpisodeLine] = []
     updates: list[UpdateLine] = []
@@ -75,8 +78,8 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
             if each.finished and each.actions > 0 and each.phase.startswith("train")
         ]
         found = _after_start_up(found, update_lines(lines))
-        workers = int(_recipe_value(run, "inference", "workers") or 1)
-        waiting += _waiting(found, workers)
+        recipe = _recipe(run)
+        waiting += _waiting(found, 1 if recipe is None else recipe.inference.workers)
         episodes += found
         updates += [each for each in update_lines(lines) if each.tokens > 0]
         for first_s, later_s in _resets(lines):
@@ -86,7 +89,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
             if line.get("kind") == "weights":
                 staged_s += line.get("staged_s", [])
                 paused_s += line.get("paused_s", [])
-        success_at = float(_recipe_value(run, "reward", "success_at") or SUCCESS_AT)
+        success_at = SUCCESS_AT if recipe is None else recipe.reward.success_at
         solved += [is_success(float(line["reward"]), success_at) for line in lines if _is_reward(line)]
     if len(episodes) < MIN_EPISODES:
         names = ", ".join(str(run) for run in runs)
@@ -197,13 +200,14 @@ def _lines(run: Path) -> list[dict[str, Any]]:
     return read_metrics(RunPaths(run))
 
 
-def _recipe_value(run: Path, section: str, key: str) -> float | None:
-    """A number of the recipe of a run, None where that is not there."""
-    recipe = RunPaths(run).resolved_recipe if run.is_dir() else run
-    try:
-        return float(json.loads(recipe.read_text(encoding="utf-8"))[section][key])
-    except (OSError, ValueError, KeyError, TypeError):
+def _recipe(run: Path) -> Recipe | None:
+    """The recipe of a run; None where none is noted."""
+    if not run.is_dir() or not RunPaths(run).resolved_recipe.exists():
         return None
+    try:
+        return load_resolved_recipe(RunPaths(run))
+    except RecipeError as error:
+        raise ModelFileError(str(error)) from None
 
 
 def _resets(lines: Iterable[Mapping[str, Any]]) -> list[tuple[float, list[float]]]:

@@ -12,6 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dart_train.config import Recipe
+from dart_train.run.paths import RunPaths
+from dart_train.run.state import save_resolved_recipe
 from dart_train.simulation.episodes import TaskBook, prompt_of
 from dart_train.simulation.fitting import fit_models
 from dart_train.simulation.gantt import gantt_svg
@@ -208,6 +211,35 @@ def test_a_fit_leaves_out_the_wait_for_workers_that_start(tmp_path: Path) -> Non
     lines += [lines_of(6, 24, 1.2, 100.0 + 100.0 * index) for index in range(30)]
     engine = fitted(tmp_path, lines).engine
     assert 24 * (engine.step_s + engine.step_s_per_request) == pytest.approx(0.2, rel=0.01)
+
+
+def fit_recipe(tmp_path: Path, **sections: Any) -> Path:
+    """A run folder with this recipe; its metrics are still to be written."""
+    paths = RunPaths(tmp_path / "run")
+    paths.make()
+    base = {"run": {"name": "run"}, "tasks": {"families": ["press_nth"]}, "model": {"preset": "tiny"}}
+    save_resolved_recipe(Recipe.model_validate(base | sections), paths)
+    return paths.root
+
+
+def test_a_fit_divides_the_requests_of_a_run_among_the_workers_of_its_recipe(tmp_path: Path) -> None:
+    """Where four episodes are open at once, one worker has four times as many other requests as four have."""
+    run = fit_recipe(tmp_path, inference={"workers": 4})
+    alone = [lines_of(6, 24, 6.0, 100.0 * index) for index in range(30)]
+    together = [lines_of(6, 24, 6.6, 5000.0 + 100.0 * index) for index in range(30) for _ in range(4)]
+    metrics = RunPaths(run).metrics
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in [*alone, *together]))
+    of_four, of_one = (fit_models([each], SystemModels()).engine.step_s_per_request for each in (run, metrics))
+    assert of_one > 0
+    assert of_four == pytest.approx(4 * of_one)
+
+
+def test_a_recipe_that_cannot_be_read_is_no_recipe_with_one_worker(tmp_path: Path) -> None:
+    run = fit_recipe(tmp_path)
+    RunPaths(run).metrics.write_text("".join(json.dumps(line) + "\n" for line in recorded(5)))
+    RunPaths(run).resolved_recipe.write_text('{"format": 2, "recipe": {}}')
+    with pytest.raises(ModelFileError, match="is damaged"):
+        fit_models([run], SystemModels())
 
 
 def test_a_run_without_episodes_cannot_be_fitted(tmp_path: Path) -> None:
