@@ -13,6 +13,8 @@ least-squares fit without negative values; prefill and screenshots are part of r
 length, request_s and step_s cannot be told apart: then all of it belongs to the decoding steps, which requests share as the formula says,
 and not to request_s, for which requests of the simulated engine queue.
 
+Only episodes of training say how often a task is solved: those of an oracle or of a baseline have another policy.
+
 Episodes of the start-up, before the first train step has ended, say nothing about the rest: they wait for workers that start. The mean of
 an action is over all executed actions and not over episodes: `DONE` executes nothing, and that is more of a short episode. A number of
 steps is a duration that was rounded up, so half a step is taken off before the distribution is fitted. A train step takes update_s +
@@ -37,6 +39,7 @@ from dart_train.config import Recipe, RecipeError
 from dart_train.report.build import read_metrics
 from dart_train.report.throughput import EpisodeLine, UpdateLine, episode_lines, update_lines
 from dart_train.run.paths import RunPaths
+from dart_train.run.phases import TRAIN, first_name
 from dart_train.run.state import load_resolved_recipe
 from dart_train.simulation.models import Latency, ModelFileError, SystemModels
 
@@ -75,7 +78,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
         found = [
             each
             for each in episode_lines(lines)
-            if each.finished and each.actions > 0 and each.phase.startswith("train")
+            if each.finished and each.actions > 0 and first_name(each.phase) == TRAIN
         ]
         found = _after_start_up(found, update_lines(lines))
         recipe = _recipe(run)
@@ -90,7 +93,7 @@ def fit_models(runs: Sequence[Path], start: SystemModels) -> SystemModels:
                 staged_s += line.get("staged_s", [])
                 paused_s += line.get("paused_s", [])
         success_at = SUCCESS_AT if recipe is None else recipe.reward.success_at
-        solved += [is_success(float(line["reward"]), success_at) for line in lines if _is_reward(line)]
+        solved += [is_success(float(line["reward"]), success_at) for line in lines if _is_training_reward(line)]
     if len(episodes) < MIN_EPISODES:
         names = ", ".join(str(run) for run in runs)
         raise ModelFileError(
@@ -214,7 +217,7 @@ def _resets(lines: Iterable[Mapping[str, Any]]) -> list[tuple[float, list[float]
     """Per task: how long its first episode was prepared, and those that began when its snapshot was there."""
     by_task: dict[str, list[EpisodeLine]] = {}
     for line in lines:
-        if str(line.get("phase")).startswith("train"):
+        if _is_of_training(line):
             found = [each for each in episode_lines([line]) if each.finished]
             by_task.setdefault(str(line.get("task")), []).extend(found)
     resets = []
@@ -225,8 +228,12 @@ def _resets(lines: Iterable[Mapping[str, Any]]) -> list[tuple[float, list[float]
     return resets
 
 
-def _is_reward(line: Mapping[str, Any]) -> bool:
-    return line.get("kind") == "episode" and isinstance(line.get("reward"), int | float)
+def _is_training_reward(line: Mapping[str, Any]) -> bool:
+    return line.get("kind") == "episode" and _is_of_training(line) and isinstance(line.get("reward"), int | float)
+
+
+def _is_of_training(line: Mapping[str, Any]) -> bool:
+    return first_name(str(line.get("phase"))) == TRAIN
 
 
 def _waiting(episodes: Sequence[EpisodeLine], workers: int) -> list[tuple[float, float, float]]:

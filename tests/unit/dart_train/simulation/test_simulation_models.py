@@ -234,6 +234,17 @@ def test_a_fit_divides_the_requests_of_a_run_among_the_workers_of_its_recipe(tmp
     assert of_four == pytest.approx(4 * of_one)
 
 
+@pytest.mark.parametrize("other", ["demo", "eval-random", "eval-before", "test"])
+def test_only_episodes_of_training_tell_how_often_tasks_are_solved(tmp_path: Path, other: str) -> None:
+    trained = [
+        lines_of(6, 24, 1.2, 100.0 * index) | {"phase": "train-2", "reward": float(index % 4 == 0)}
+        for index in range(100)
+    ]
+    others = [each | {"phase": other, "reward": 1.0} for each in trained]
+    episode = fitted(tmp_path, [*trained, *others]).episode
+    assert episode.success_alpha / (episode.success_alpha + episode.success_beta) == pytest.approx(0.25)
+
+
 def test_a_recipe_that_cannot_be_read_is_no_recipe_with_one_worker(tmp_path: Path) -> None:
     run = fit_recipe(tmp_path)
     RunPaths(run).metrics.write_text("".join(json.dumps(line) + "\n" for line in recorded(5)))
