@@ -35,6 +35,8 @@ from dart_train.utilisation import (
     worker_shares,
 )
 
+TRAIN_STAGE = "train"
+"""The stage that train steps belong to."""
 MAX_BINS = 40
 MIN_BIN_S = 15.0
 
@@ -241,31 +243,61 @@ def stage_throughput(
     Returns:
         One row per stage, in the order in which the stages began.
     """
+    rows = []
+    for stage, members in members_by_stage(episodes, updates, stages).items():
+        trained = updates if stage == TRAIN_STAGE else ()
+        seconds = total_s(active_intervals(work_spans(members, trained)))
+        if seconds > 0:
+            rows.append(stage_rates(stage, members, trained, seconds))
+    return rows
+
+
+def members_by_stage(
+    episodes: Iterable[EpisodeLine], updates: Sequence[UpdateLine], stages: Mapping[str, str]
+) -> dict[str, list[EpisodeLine]]:
+    """Sort episodes into their stages.
+
+    Args:
+        episodes: Episodes.
+        updates: Train steps; where there are some, there is a stage of training.
+        stages: Stage by phase name; a phase that is not named is a stage of its own.
+
+    Returns:
+        Episodes by stage, in the order in which the stages began.
+    """
     by_stage: dict[str, list[EpisodeLine]] = {}
     for episode in sorted(episodes, key=lambda each: each.begin_s):
         by_stage.setdefault(stages.get(episode.phase, episode.phase), []).append(episode)
     if updates:
-        by_stage.setdefault("train", [])
-    rows = []
-    for stage, members in by_stage.items():
-        trained = updates if stage == "train" else ()
-        seconds = total_s(active_intervals(_spans(members, trained)))
-        if seconds <= 0:
-            continue
-        tokens = [each.tokens for each in members if each.tokens is not None]
-        rows.append(
-            StageThroughput(
-                stage=stage,
-                minutes=seconds / 60,
-                episodes_per_min=per_minute(sum(each.finished for each in members), seconds),
-                actions_per_min=per_minute(sum(each.actions for each in members), seconds),
-                sampled_tokens_per_s=sum(tokens) / seconds if len(tokens) == len(members) and any(tokens) else None,
-                trained_rows_per_min=per_minute(sum(each.rows for each in trained), seconds) if trained else None,
-                trained_tokens_per_s=sum(each.tokens for each in trained) / seconds if trained else None,
-                lag_s=mean_lag(trained),
-            )
-        )
-    return rows
+        by_stage.setdefault(TRAIN_STAGE, [])
+    return by_stage
+
+
+def stage_rates(
+    stage: str, members: Sequence[EpisodeLine], trained: Sequence[UpdateLine], seconds: float
+) -> StageThroughput:
+    """Compute the rates of a stage.
+
+    Args:
+        stage: Its name.
+        members: Its episodes.
+        trained: Its train steps.
+        seconds: The time in which they ended.
+
+    Returns:
+        The rates.
+    """
+    tokens = [each.tokens for each in members if each.tokens is not None]
+    return StageThroughput(
+        stage=stage,
+        minutes=seconds / 60,
+        episodes_per_min=per_minute(sum(each.finished for each in members), seconds),
+        actions_per_min=per_minute(sum(each.actions for each in members), seconds),
+        sampled_tokens_per_s=sum(tokens) / seconds if len(tokens) == len(members) and any(tokens) else None,
+        trained_rows_per_min=per_minute(sum(each.rows for each in trained), seconds) if trained else None,
+        trained_tokens_per_s=sum(each.tokens for each in trained) / seconds if trained else None,
+        lag_s=mean_lag(trained),
+    )
 
 
 def slot_seconds(episodes: Sequence[EpisodeLine], windows: Sequence[Interval]) -> dict[str, float]:
@@ -325,12 +357,30 @@ def training_utilisation(
     Returns:
         One row per quantity; none where the run has no train step.
     """
-    windows = active_intervals(_spans((), updates))
+    windows = active_intervals(work_spans((), updates))
     seconds = total_s(windows)
     if seconds <= 0:
         return []
     trained = [each for each in episodes if each.phase == phase]
-    inside = [overlap_s((each.begin_s, each.end_s), windows) for each in trained]
+    return [
+        *desktop_rows(trained, windows, desktops, seconds),
+        *worker_rows(recorded_worker_shares(activity, windows)),
+        *trainer_rows(updates),
+    ]
+
+
+def trainer_rows(updates: Sequence[UpdateLine]) -> list[Utilisation]:
+    """What the trainer did.
+
+    Args:
+        updates: Train steps.
+
+    Returns:
+        One row per state, over the time of the train steps without pauses; none where there is no time.
+    """
+    seconds = total_s(active_intervals(work_spans((), updates)))
+    if seconds <= 0:
+        return []
     trainer = trainer_shares(
         {
             TrainerActivity.TRAINING: sum(each.step_s for each in updates),
@@ -338,7 +388,7 @@ def training_utilisation(
         },
         seconds,
     )
-    rows = [
+    return [
         Utilisation(
             "trainer: training",
             100 * trainer.training,
@@ -355,11 +405,25 @@ def training_utilisation(
             "Percentage of the wall-clock time of training in which the trainer waited for a batch.",
         ),
     ]
-    shares = recorded_worker_shares(activity, windows)
-    if shares is not None:
-        rows = [*_worker_rows(shares), *rows]
+
+
+def desktop_rows(
+    trained: Sequence[EpisodeLine], windows: Sequence[Interval], desktops: int, seconds: float
+) -> list[Utilisation]:
+    """What the desktops did.
+
+    Args:
+        trained: Episodes of training.
+        windows: Disjoint windows; the time of an episode outside of them does not count.
+        desktops: Number of desktops that the recipe asks for.
+        seconds: The time of each desktop.
+
+    Returns:
+        One row per quantity; none where there is no episode.
+    """
     if not trained:
-        return rows
+        return []
+    inside = [overlap_s((each.begin_s, each.end_s), windows) for each in trained]
     spent_s = slot_seconds(trained, windows)
     # A run that was continued with fewer desktops had more of them before.
     slots = max(desktops, sum(inside) / seconds, sum(spent_s.values()) / seconds)
@@ -397,11 +461,20 @@ def training_utilisation(
             f"{of_slots} an episode waited for a response that no engine computed.",
         ),
         Utilisation("environments: idle", 100 * slot.idle, f"{of_slots} none of these was recorded."),
-        *rows,
     ]
 
 
-def _worker_rows(shares: WorkerShares) -> list[Utilisation]:
+def worker_rows(shares: WorkerShares | None) -> list[Utilisation]:
+    """What the inference workers did.
+
+    Args:
+        shares: Shares of their time; None where nothing is recorded.
+
+    Returns:
+        One row per state.
+    """
+    if shares is None:
+        return []
     of_workers = "Percentage of the time of all inference workers during training in which a worker"
     return [
         Utilisation("inference workers: serving", 100 * shares.serving, f"{of_workers} computed at least one request."),
@@ -429,6 +502,19 @@ def mean_lag(updates: Sequence[UpdateLine]) -> float | None:
     return sum(lags) / len(lags) if lags else None
 
 
+def work_spans(episodes: Iterable[EpisodeLine], updates: Iterable[UpdateLine]) -> list[Interval]:
+    """List when episodes and train steps were going on.
+
+    Args:
+        episodes: Episodes.
+        updates: Train steps.
+
+    Returns:
+        Begin and end of each.
+    """
+    return [(each.begin_s, each.end_s) for each in episodes] + [(each.begin_s, each.end_s) for each in updates]
+
+
 def throughput_charts(
     episodes: Sequence[EpisodeLine], updates: Sequence[UpdateLine], desktops: int, phase: str
 ) -> list[Chart]:
@@ -443,7 +529,7 @@ def throughput_charts(
     Returns:
         Charts over minutes since the first episode or train step, without pauses; none where the run has neither.
     """
-    windows = active_intervals(_spans(episodes, updates))
+    windows = active_intervals(work_spans(episodes, updates))
     seconds = total_s(windows)
     if seconds <= 0:
         return []
@@ -495,10 +581,6 @@ def _number(line: Mapping[str, Any], key: str) -> float | None:
     value = line.get(key)
     usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if usable and value is not None else None
-
-
-def _spans(episodes: Iterable[EpisodeLine], updates: Iterable[UpdateLine]) -> list[Interval]:
-    return [(each.begin_s, each.end_s) for each in episodes] + [(each.begin_s, each.end_s) for each in updates]
 
 
 def _elapsed(at_s: float, windows: Sequence[Interval]) -> float:

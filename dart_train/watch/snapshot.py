@@ -18,17 +18,12 @@ from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import ALARM_KIND, alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes
 from dart_train.report.page import StageThroughput, Utilisation
-from dart_train.report.throughput import (
-    episode_lines,
-    stage_throughput,
-    training_utilisation,
-    update_lines,
-    workers_lines,
-)
+from dart_train.report.throughput import episode_lines, update_lines, workers_lines
 from dart_train.run.decisions.stages import WARM_START, plan_stages
 from dart_train.run.phases import BASELINES, DEMO, STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
 from dart_train.warmup.config import WARM_START_KINDS
+from dart_train.watch.latest import LatestWindow, latest_throughput, latest_utilisation
 
 MIN_EPISODES = 16
 """Training episodes from which equal rewards are worth a warning."""
@@ -71,8 +66,8 @@ class RunSnapshot:
         wanted_images: Images that the warm start is asked to see.
         window_s: Length of the window of the figures below, in seconds.
         idle_s: Seconds since the last line of the metrics, None where there is none.
-        throughput: Rates of the stages that were active in the window.
-        utilisation: Shares of desktops and trainer in the window; none without a train step.
+        throughput: Rates of the stages of which an episode or a train step ended in the window.
+        utilisation: Shares of desktops, inference workers and trainer in the window; none without a train step that ended in it.
         requests_per_worker: Mean number of requests that an inference worker computed at once in the window, None where it is not known.
         update: Figures of the latest train step by name.
         families: Success by family.
@@ -148,13 +143,17 @@ def take_snapshot(
     """
     last_s = max((float(line["time_s"]) for line in lines if isinstance(line.get("time_s"), int | float)), default=None)
     end_s = now_s if running or last_s is None else last_s
-    recent = [line for line in lines if end_s - window_s < _time_s(line) <= end_s]
-    episodes, updates = episode_lines(recent), update_lines(recent)
+    stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
+    window = LatestWindow(end_s - window_s, end_s, stage if running else None)
+    recent = [line for line in lines if window.has(_time_s(line))]
+    concerned = [line for line in lines if window.concerns(_time_s(line))]
+    episodes, updates, activity = episode_lines(concerned), update_lines(concerned), workers_lines(concerned)
     all_updates = [line for line in lines if line.get("kind") == "update"]
     failed = [line for line in lines if line.get("kind") == "failed_batch"]
-    asked = [each for each in episodes if first_name(each.phase) not in (DEMO, *WITHOUT_WORKERS)]
+    asked = [
+        each for each in episodes if window.has(each.end_s) and first_name(each.phase) not in (DEMO, *WITHOUT_WORKERS)
+    ]
     answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in asked)
-    stage = next((each.name for each in plan_stages(recipe) if each.name not in state.stages_s), None)
     counts = None if stats is None else stats.episode_counts
     return RunSnapshot(
         name=recipe.run.name,
@@ -172,8 +171,8 @@ def take_snapshot(
         wanted_images=recipe.warmup.images,
         window_s=window_s,
         idle_s=None if last_s is None else max(0.0, now_s - last_s),
-        throughput=tuple(stage_throughput(episodes, updates, STAGES_BY_PHASE)),
-        utilisation=tuple(training_utilisation(episodes, updates, workers_lines(recent), recipe.desktops.count, TRAIN)),
+        throughput=tuple(latest_throughput(episodes, updates, STAGES_BY_PHASE, window)),
+        utilisation=tuple(latest_utilisation(episodes, updates, activity, recipe.desktops.count, TRAIN, window)),
         requests_per_worker=answered_s / (window_s * recipe.inference.workers) if asked else None,
         update=_figures(all_updates),
         families=_families(recipe, lines, end_s, window_s),
@@ -181,7 +180,7 @@ def take_snapshot(
         rollouts={} if stats is None else dict(stats.rollouts),
         masked_percent=100 * counts.masked / counts.episodes if counts is not None and counts.episodes else None,
         masked_cause=None if stats is None else stats.last_masked_cause,
-        equal_rewards=0 if updates else _equal_rewards(recent),
+        equal_rewards=0 if update_lines(recent) else _equal_rewards(recent),
         failed_batches=len(failed),
         failed_batch_cause=str(failed[-1].get("cause")) if failed else None,
         paused=state.paused if running else None,

@@ -210,6 +210,39 @@ def test_shares_and_rates_are_those_of_the_window() -> None:
     assert train.episodes_per_min == pytest.approx(6.0, rel=0.05)
 
 
+@pytest.mark.parametrize("since_s", [0.0, 30.0, 59.0])
+def test_episodes_that_are_longer_than_the_window_count_with_all_of_their_time(since_s: float) -> None:
+    """Eight desktops are always busy with episodes of ten minutes, of which one ends every 75 s; a train step ends every minute."""
+    base = recipe()
+    busy = base.model_copy(update={"desktops": base.desktops.model_copy(update={"count": 8})})
+    long = {"duration_s": 600.0, "reset_s": 60.0, "model_s": 360.0, "queue_s": 0.0, "env_s": 180.0, "steps": 30}
+    lines = [episode(NOW_S - since_s - 75 * number, 1.0) | long for number in range(20)]
+    lines += [update(NOW_S - since_s - 60 * number, 30 - number) for number in range(20)]
+    state = RunState(stages_s={"demos": 60.0, "warm-start": 120.0, "eval-before": 30.0})
+    snapshot = take_snapshot(busy, state, lines, None, running=True, now_s=NOW_S, window_s=WINDOW_S)
+    (train,) = snapshot.throughput
+    assert (train.minutes, train.episodes_per_min, train.actions_per_min) == pytest.approx((5.0, 0.8, 24.0))
+    assert train.trained_rows_per_min == pytest.approx(8.0)
+    shares = {each.what: each.percent for each in snapshot.utilisation}
+    assert shares["desktops in use"] == pytest.approx(100.0)
+    assert shares["environments: executing"] == pytest.approx(30.0)
+    assert shares["environments: idle"] == pytest.approx(0.0)
+    assert shares["trainer: training"] == pytest.approx(100 / 6)
+
+
+@pytest.mark.parametrize(("phase", "per_min"), [("train", 2.0), ("eval-before", 6.0)])
+def test_a_stage_that_goes_on_is_active_until_now_and_one_that_has_ended_until_its_end(
+    phase: str, per_min: float
+) -> None:
+    (stage,) = snapshot_of([episode(NOW_S - 200 - 10 * number, 1.0, phase=phase) for number in range(30)]).throughput
+    assert stage.episodes_per_min == pytest.approx(per_min)
+
+
+def test_a_stage_that_began_in_the_window_has_no_time_before() -> None:
+    (train,) = snapshot_of([episode(NOW_S - 10 * number, 1.0) for number in range(6)]).throughput
+    assert (train.minutes, train.episodes_per_min) == pytest.approx((1.0, 6.0))
+
+
 def test_what_no_inference_worker_answered_is_no_request_of_one() -> None:
     lines = [episode(NOW_S - 10, 1.0, phase=phase) for phase in ("demo", "eval-random")]
     assert snapshot_of(lines).requests_per_worker is None
