@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dart_agent.data_client.wire import DataManagerStats
@@ -147,12 +147,11 @@ def take_snapshot(
     window = LatestWindow(end_s - window_s, end_s, stage if running else None)
     recent = [line for line in lines if window.has(_time_s(line))]
     concerned = [line for line in lines if window.concerns(_time_s(line))]
-    episodes, updates, activity = episode_lines(concerned), update_lines(concerned), workers_lines(concerned)
+    episodes = [replace(each, phase=first_name(each.phase)) for each in episode_lines(concerned)]
+    updates, activity = update_lines(concerned), workers_lines(concerned)
     all_updates = [line for line in lines if line.get("kind") == "update"]
     failed = [line for line in lines if line.get("kind") == "failed_batch"]
-    asked = [
-        each for each in episodes if window.has(each.end_s) and first_name(each.phase) not in (DEMO, *WITHOUT_WORKERS)
-    ]
+    asked = [each for each in episodes if window.has(each.end_s) and each.phase not in (DEMO, *WITHOUT_WORKERS)]
     answered_s = sum(max(0.0, each.model_s - (each.queue_s or 0.0)) for each in asked)
     counts = None if stats is None else stats.episode_counts
     return RunSnapshot(

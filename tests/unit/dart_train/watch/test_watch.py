@@ -210,6 +210,16 @@ def test_shares_and_rates_are_those_of_the_window() -> None:
     assert train.episodes_per_min == pytest.approx(6.0, rel=0.05)
 
 
+def test_a_phase_that_was_begun_anew_belongs_to_its_stage() -> None:
+    lines = [update(NOW_S - 60 * (5 - version), version) for version in range(1, 6)]
+    lines += [episode(NOW_S - 10 * number, 1.0, phase="train-2") for number in range(30)]
+    lines += [episode(NOW_S - 20, 1.0, phase="eval-during-40"), episode(NOW_S - 5, 1.0, phase="eval-during-44")]
+    snapshot = snapshot_of(lines)
+    shares = {each.what: each.percent for each in snapshot.utilisation}
+    assert shares["environments: executing"] == pytest.approx(20.0, abs=0.5)
+    assert {each.stage for each in snapshot.throughput} == {"train", "eval-during"}
+
+
 @pytest.mark.parametrize("since_s", [0.0, 30.0, 59.0])
 def test_episodes_that_are_longer_than_the_window_count_with_all_of_their_time(since_s: float) -> None:
     """Eight desktops are always busy with episodes of ten minutes, of which one ends every 75 s; a train step ends every minute."""
