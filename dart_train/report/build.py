@@ -15,6 +15,7 @@ from typing import Any
 
 from dart_agent.data_client.client import DataManagerClient
 from dart_agent.data_client.wire import DataManagerStats, EpisodeResult, MaskedEpisodes, PhaseStatus
+from dart_agent.errors import StoreRefusedError
 from dart_train.config import Recipe
 from dart_train.evaluation.during_training import METRICS_KIND
 from dart_train.evaluation.paired_evaluation import EvalItem, PairedEvaluation, compare_evaluations
@@ -43,7 +44,7 @@ from dart_train.report.throughput import (
 )
 from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
-from dart_train.run.phases import STAGES_BY_PHASE, TRAIN, first_name, infeasible_tasks, times_begun
+from dart_train.run.phases import STAGES_BY_PHASE, TEST, TRAIN, first_name, infeasible_tasks
 from dart_train.run.state import RunState
 
 SMOOTHING = 5
@@ -205,7 +206,7 @@ async def build_report(
         untrained=untrained_rows,
         baselines={name: _mean_percent(episodes) for name, episodes in baselines.items() if episodes},
         test=rows(tested),
-        test_number=times_begun(phases["test"]) + len(evaluations_on_test(paths.evaluations))
+        test_number=await times_tested(client, state) + len(evaluations_on_test(paths.evaluations))
         if "test" in phases
         else 0,
         stages_s=state.stages_s,
@@ -223,6 +224,27 @@ async def build_report(
         evaluations=read_results(paths.evaluations),
         rewards=tuple(reward_notes(recipe.reward)),
     )
+
+
+async def times_tested(client: DataManagerClient, state: RunState) -> int:
+    """Count how often a run evaluated the test split.
+
+    The number behind the name of its last test does not say so: a test gets a new name whenever training goes on, played or not.
+
+    Args:
+        client: The data manager of the run.
+        state: The progress of the run.
+
+    Returns:
+        Number of tests of which an episode has a reward.
+    """
+    count = 0
+    for name in state.phase_names(TEST):
+        try:
+            count += bool(await client.results(name))
+        except StoreRefusedError:  # nothing was played under this name
+            continue
+    return count
 
 
 def _examples_note(examples: Sequence[Example], evaluation: str, *, finished: bool) -> str:

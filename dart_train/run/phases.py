@@ -52,19 +52,6 @@ def first_name(phase: str) -> str:
     return re.sub(r"-\d+$", "", phase)
 
 
-def times_begun(phase: str) -> int:
-    """Count how often a phase was begun.
-
-    Args:
-        phase: Its present name.
-
-    Returns:
-        The number behind the name; 1 without one.
-    """
-    number = phase.removeprefix(first_name(phase)).removeprefix("-")
-    return int(number) if number else 1
-
-
 def demo(recipe: Recipe, name: str = DEMO) -> PhaseSpec:
     """Specify the demonstrations of the oracle.
 

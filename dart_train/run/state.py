@@ -59,8 +59,19 @@ class RunState:
         Returns:
             The name.
         """
+        return self.phase_names(first_name)[-1]
+
+    def phase_names(self, first_name: str) -> list[str]:
+        """Return all names that a phase has had, whether it was played under them or not.
+
+        Args:
+            first_name: Its name without a number.
+
+        Returns:
+            The names, the present one last.
+        """
         restarts = self.restarts.get(first_name, 0)
-        return f"{first_name}-{restarts + 1}" if restarts else first_name
+        return [first_name, *(f"{first_name}-{number}" for number in range(2, restarts + 2))]
 
     def begin_anew(self, first_name: str) -> None:
         """Give a phase a new name, because the one in the database has ended.
