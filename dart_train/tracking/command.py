@@ -1,7 +1,8 @@
 """The command `dart-train export-metrics`: the metrics of a run as event files of TensorBoard, or as a run of Weights & Biases.
 
 Role: argument parsing and exit codes. Rule: everything is checked before anything is written; the run is only read, also while it goes on.
-Non-goals: trajectories (`dart-train data export`).
+Where its own tracking writes a run of Weights & Biases meanwhile, another one with the same id is refused. Non-goals: trajectories
+(`dart-train data export`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import typer
 
 from dart_train.config import RecipeError
 from dart_train.exits import wrong_input
+from dart_train.run.lock import is_locked
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import load_resolved_recipe
 from dart_train.tracking.packages import missing_packages
@@ -51,6 +53,10 @@ def export_metrics_command(
         recipe = load_resolved_recipe(paths)
     except RecipeError as error:
         raise wrong_input(str(error)) from None
+    if wandb is not None and recipe.tracking.wandb != "off" and is_locked(paths):
+        raise wrong_input(
+            f"{paths.root} goes on and logs to Weights & Biases itself (tracking.wandb): wait until it has ended, or leave out --wandb"
+        )
     extras = (*(() if tensorboard is None else ("tensorboard",)), *(() if wandb is None else ("wandb",)))
     if missing := missing_packages(extras):
         raise wrong_input("; ".join(missing))

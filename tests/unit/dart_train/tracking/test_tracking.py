@@ -17,6 +17,7 @@ from dart_agent.metrics_file import append_metrics
 from dart_train.cli import app
 from dart_train.config import Recipe
 from dart_train.run.components import tracking
+from dart_train.run.lock import run_lock
 from dart_train.run.paths import RunPaths
 from dart_train.run.state import save_resolved_recipe
 from dart_train.simulation.components.virtual_time import VirtualClock, run_in_virtual_time
@@ -138,6 +139,20 @@ def test_an_export_that_cannot_work_says_so_before_it_begins(
     assert "give --tensorboard" in refusal(str(run_folder))
     assert "is not a run directory" in refusal(str(tmp_path), "--wandb", "offline")
     assert "is not an empty folder" in refusal(str(run_folder), "--tensorboard", str(run_folder))
+
+
+@pytest.mark.parametrize("target", ["offline", "online"])
+def test_files_of_a_tracked_run_that_goes_on_are_kept(run_folder: Path, target: str) -> None:
+    paths = RunPaths(run_folder)
+    save_resolved_recipe(Recipe.model_validate(RECIPE | {"tracking": {"wandb": "offline"}}), paths)
+    written = paths.wandb / f"offline-run-x-{paths.run_id.read_text(encoding='ascii').strip()}"
+    written.mkdir(parents=True)
+    with run_lock(paths):
+        result = CliRunner().invoke(app, ["export-metrics", str(run_folder), "--wandb", target])
+    assert result.exit_code == 2, result.output
+    (sentence,) = result.stderr.strip().splitlines()
+    assert "goes on and logs to Weights & Biases itself" in sentence
+    assert written.is_dir()
 
 
 def read_events(folder: Path, tag: str) -> list[tuple[int, float, float]]:
