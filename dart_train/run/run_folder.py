@@ -102,7 +102,7 @@ def check_run_folder(recipe: Recipe, paths: RunPaths) -> None:
     if before and EVAL_AFTER in state.stages_s and not extended:
         raise RecipeError(
             f"eval.test_episodes: the test of {paths.root} has begun with {before} episodes: keep that number; for another test of the "
-            f"finished run, use dart-train eval {paths.root} --split test --episodes N --again"
+            f"finished run, use dart-train eval {paths.root} --split test --tasks N --again"
         )
 
 

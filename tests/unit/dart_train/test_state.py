@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_group
 from typer.testing import CliRunner
 
 from dart_envs.clock import SYSTEM_CLOCK
@@ -155,12 +156,23 @@ def test_a_test_that_has_begun_keeps_its_number_of_episodes(tmp_path: Path) -> N
     open_run_directory(recipe(train={"updates": 2}, eval={"test_episodes": 9}), paths)
     finish(paths, "demos", "train", "eval-after", train={"updates": 2}, eval={"test_episodes": 9})
     for other in (0, 8):
-        with pytest.raises(RecipeError, match=r"has begun with 9 episodes: keep that number.* --split test .*--again"):
+        with pytest.raises(RecipeError, match=r"has begun with 9 episodes: keep that number.* --split test --tasks N"):
             check_run_folder(recipe(train={"updates": 2}, eval={"test_episodes": other}), paths)
     check_run_folder(recipe(train={"updates": 3}, eval={"test_episodes": 8}), paths)
     untested = RunPaths(tmp_path / "s")
     finish(untested, "demos", "train", "eval-after", train={"updates": 2}, eval={"test_episodes": 0})
     check_run_folder(recipe(train={"updates": 2}, eval={"test_episodes": 8}), untested)
+
+
+def test_the_command_for_another_test_has_only_options_that_exist(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    finish(paths, "demos", "train", "eval-after", train={"updates": 2}, eval={"test_episodes": 9})
+    with pytest.raises(RecipeError) as caught:
+        check_run_folder(recipe(train={"updates": 2}, eval={"test_episodes": 8}), paths)
+    _, _, told = str(caught.value).partition("use dart-train ")
+    name, *arguments = told.replace(" N ", " 8 ").split()
+    context = get_group(app).commands[name].make_context(name, arguments)
+    assert (context.params["episodes"], context.params["again"]) == (8, True)
 
 
 def test_a_process_that_is_killed_loses_no_time_of_those_before_it(tmp_path: Path) -> None:
