@@ -35,7 +35,7 @@ from dart_train.simulation.fitting import fit_models
 from dart_train.simulation.gantt import gantt_svg
 from dart_train.simulation.models import ModelFileError, SystemModels, load_models, save_models
 from dart_train.simulation.outcome import simulate
-from dart_train.simulation.planning import bottleneck, recommend_split, usd_per_1000_rollouts
+from dart_train.simulation.planning import bottleneck, finite_usd, recommend_split, usd_per_1000_rollouts
 from dart_train.simulation.scenario import Scenario
 from dart_train.simulation.tables import print_components, print_outcome
 
@@ -147,10 +147,10 @@ def run_simulation(recipe: Recipe, options: SimulateOptions, console: Console | 
             "models": models.model_dump(mode="json"),
             "outcome": outcome.as_dict(),
             "bottleneck": asdict(limit),
-            "usd_per_1000_rollouts": usd if usd < float("inf") else None,
-            "recommended_split": None if split is None else asdict(split[0]),
+            "usd_per_1000_rollouts": finite_usd(usd),
+            "recommended_split": None if split is None else split[0].as_dict(),
             "components": None if compared is None else asdict(compared),
-            "splits": None if split is None else [asdict(each) for each in split[1]],
+            "splits": None if split is None else [each.as_dict() for each in split[1]],
         }
         options.json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

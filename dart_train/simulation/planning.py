@@ -6,8 +6,10 @@ used most of what it can be used; prices are settings. Non-goals: tables (`table
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from dart_train.simulation.models import PriceModel
 from dart_train.simulation.outcome import SimulationOutcome, simulate
@@ -53,6 +55,22 @@ class SplitOption:
     trained_rollouts_per_hour: float
     usd_per_1000_rollouts: float
     bottleneck: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, which has no infinite numbers: None in place of an infinite cost."""
+        return asdict(self) | {"usd_per_1000_rollouts": finite_usd(self.usd_per_1000_rollouts)}
+
+
+def finite_usd(usd: float) -> float | None:
+    """Return a cost that JSON can hold.
+
+    Args:
+        usd: US dollars.
+
+    Returns:
+        The same; None for an infinite cost.
+    """
+    return usd if math.isfinite(usd) else None
 
 
 def bottleneck(outcome: SimulationOutcome) -> Bottleneck:

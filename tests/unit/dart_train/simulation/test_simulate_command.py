@@ -42,6 +42,22 @@ def test_tables_chart_and_figures_are_written(tmp_path: Path) -> None:
     assert json.loads(figures.read_text())["outcome"] == data["outcome"]
 
 
+def test_figures_of_splits_that_train_nothing_are_valid_json(tmp_path: Path) -> None:
+    figures, models = tmp_path / "figures.json", tmp_path / "models.toml"
+    models.write_text("[desktop]\nstep_s = { mean_s = 1e6 }\n")
+    arguments = ["simulate", RECIPE, "--desktops", "2", "--workers", "1", "--hours", "0.05", "--models", str(models)]
+    result = CliRunner().invoke(app, [*arguments, "--json", str(figures)])
+    assert result.exit_code == 0, result.output
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"JSON has no {constant}")
+
+    data = json.loads(figures.read_text(), parse_constant=refuse)
+    assert data["usd_per_1000_rollouts"] is None
+    assert data["recommended_split"]["usd_per_1000_rollouts"] is None
+    assert {each["usd_per_1000_rollouts"] for each in data["splits"]} == {None}
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
