@@ -89,7 +89,8 @@ class ShardedModel(nn.Module):
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
 
         found: dict[str, Tensor] = {}
-        for name, part in get_model_state_dict(self.model).items():
+        parts: dict[str, Any] = get_model_state_dict(self.model)
+        for name, part in parts.items():
             rounded = part.to(dtype) if dtype is not None and part.is_floating_point() else part
             whole = rounded.full_tensor() if isinstance(rounded, DTensor) else rounded
             if torch.distributed.get_rank() == 0:

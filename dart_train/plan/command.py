@@ -7,6 +7,7 @@ called estimates. Non-goals: predicting (`memory`, `forecast`), comparing (`verd
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -103,7 +104,7 @@ def run_plan(
             "engine_bytes": asdict(engine),
             "host_bytes": asdict(shared) | {"total": shared.total},
             "disk": asdict(disk),
-            "time": asdict(time),
+            "time": {name: None if value == math.inf else value for name, value in asdict(time).items()},
             "problems": problems,
             "notes": time_notes(recipe, time),
         }

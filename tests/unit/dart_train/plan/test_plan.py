@@ -19,6 +19,7 @@ from dart_train.config import Recipe, RecipeError, load_recipe
 from dart_train.grounding.config import OFFSET_PARTS
 from dart_train.model.adapters import LoraSettings, attach_adapter
 from dart_train.model.layouts import LAYOUTS, build, count_parameters, layout_config
+from dart_train.plan import command as plan_command
 from dart_train.plan.forecast import DiskForecast, TimeForecast, forecast_disk, forecast_time
 from dart_train.plan.host import (
     IMAGE_CACHES,
@@ -43,6 +44,12 @@ from dart_train.trainer.trainer import Trainer
 RECIPES = Path(__file__).resolve().parents[4] / "dart_train" / "recipes"
 LARGE = HostResources(gpu_bytes=80 * GIB, memory_bytes=2000 * GIB, disk_bytes=2000 * GIB)
 NO_DISK = DiskForecast(0, 0, 0, 0.0, 0)
+
+
+def _planned(name: str) -> tuple[Recipe, PolicySize, EngineMemory]:
+    recipe = recipe_of(name)
+    size = read_policy_size(recipe)
+    return recipe, size, engine_memory(recipe, size, 80 * GIB)
 
 
 def recipe_of(name: str, *overrides: str) -> Recipe:
@@ -393,6 +400,14 @@ def test_the_command_prints_tables_and_writes_all_figures(tmp_path: Path) -> Non
         value for name, value in figures["trainer_bytes"].items() if name != "total"
     )
     assert figures["problems"]
+
+
+def test_a_run_without_an_update_has_no_hours_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = replace(forecast_time(*_planned("ui-tars-1.5-7b-1gpu"), Assumptions()), hours=float("inf"))
+    monkeypatch.setattr(plan_command, "forecast_time", lambda *_: never)
+    file = tmp_path / "plan.json"
+    CliRunner().invoke(app, ["plan", "ui-tars-1.5-7b-1gpu", "--runs-dir", str(tmp_path), "--json", str(file)])
+    assert json.loads(file.read_text(encoding="utf-8"), parse_constant=pytest.fail)["time"]["hours"] is None
 
 
 @pytest.mark.parametrize(
