@@ -29,8 +29,7 @@ class DiskForecast:
         versions: The published versions that are kept.
         images: Screenshots of all trajectories.
         steps: Stored steps of all trajectories.
-        being_written: What is there for a while beside these: a checkpoint before the oldest one goes, or a version in float32 before it is
-            rounded.
+        being_written: What is there for a while beside these: a checkpoint or a version before the oldest one goes.
     """
 
     checkpoints: int
@@ -113,16 +112,15 @@ def forecast_disk(recipe: Recipe, size: PolicySize, time: TimeForecast, assumed:
     train = recipe.train
     versions = train.keep_versions + (recipe.eval.keep_best if recipe.eval.during_training else 0)
     checkpoint = 3 * FLOAT32 * trained_parameters(recipe, size)
-    whole = recipe.inference.publish == "model" and recipe.inference.transfer_dtype == "bfloat16"
-    staged = FLOAT32 * (size.parameters.total + size.head) if whole and train.lora_rank is None else 0
+    version = version_bytes(recipe, size)
     steps = time.actions_per_min * 60 * time.hours if time.hours != float("inf") else 0.0
     pixels = size.image_tokens * _pixels_per_token(size)
     return DiskForecast(
         checkpoints=train.keep_checkpoints * checkpoint,
-        versions=versions * version_bytes(recipe, size),
+        versions=versions * version,
         images=int(steps * pixels * assumed.image_bytes_per_pixel),
         steps=steps,
-        being_written=max(checkpoint, staged),
+        being_written=max(checkpoint, version),
     )
 
 

@@ -143,5 +143,6 @@ def rollback_memory(recipe: Recipe, size: PolicySize) -> int:
 def _converted_images(recipe: Recipe, size: PolicySize) -> int:
     """Bytes of converted screenshots that a process of the trainer keeps: those of a batch, as far as there is room for them."""
     rollouts = recipe.train.groups_per_batch * recipe.rollout.group_size
-    needed = rollouts * recipe.tasks.max_steps * size.pixels * IMAGE_BYTES_PER_PIXEL
+    image = size.pixels * IMAGE_BYTES_PER_PIXEL * compute_bytes(recipe) // FLOAT32
+    needed = rollouts * recipe.tasks.max_steps * image
     return min(int(recipe.train.image_cache_gib * GIB), needed)

@@ -152,6 +152,7 @@ def version_bytes(recipe: Recipe, size: PolicySize) -> int:
     Returns:
         Bytes.
     """
-    adapter = recipe.inference.publish == "adapter"
-    published = trained_parameters(recipe, size) if adapter else size.parameters.total + size.head
-    return published * (BFLOAT16 if recipe.inference.transfer_dtype == "bfloat16" else FLOAT32)
+    value = BFLOAT16 if recipe.inference.transfer_dtype == "bfloat16" else FLOAT32
+    if recipe.inference.publish == "adapter":
+        return value * trained_parameters(recipe, size)
+    return value * size.parameters.total + FLOAT32 * size.head
