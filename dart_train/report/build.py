@@ -38,10 +38,10 @@ from dart_train.report.throughput import (
     episode_lines,
     stage_throughput,
     throughput_charts,
-    training_utilisation,
     update_lines,
     workers_lines,
 )
+from dart_train.report.utilisation_rows import training_utilisation
 from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
 from dart_train.run.phases import STAGES_BY_PHASE, TEST, TRAIN, first_name, infeasible_tasks

@@ -1,9 +1,9 @@
 """Rates and shares of the latest minutes of a run.
 
-Role: pure functions from episodes and train steps to the rows of `dart_train.report.throughput`. Rule: what ended in the window counts with
+Role: pure functions from episodes and train steps to the rows of the report's tables. Rule: what ended in the window counts with
 all that it did, also where it began before: a line is written at the end, so that nothing is known of what goes on. In the mean that is
 what was done in the window. Amounts are divided by the part of the window in which their stage was active. Non-goals: formulas
-(`dart_train.report.throughput`, `dart_train.utilisation`).
+(`dart_train.report.throughput`, `dart_train.report.utilisation_rows`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from dart_train.report.throughput import (
     EpisodeLine,
     UpdateLine,
     WorkersLine,
-    desktop_rows,
     members_by_stage,
     recorded_worker_shares,
     stage_rates,
-    trainer_rows,
     work_spans,
-    worker_rows,
 )
+from dart_train.report.utilisation_rows import desktop_rows, trainer_rows, worker_rows
 from dart_train.utilisation import PAUSE_S, Interval, active_intervals, total_s
 
 EVER: Interval = (-math.inf, math.inf)

@@ -13,12 +13,11 @@ from typing import Any
 
 from dart_train.report.throughput import (
     episode_lines,
-    inside_fractions,
     recorded_worker_shares,
-    slot_seconds,
     update_lines,
     workers_lines,
 )
+from dart_train.report.utilisation_rows import inside_fractions, slot_seconds
 from dart_train.simulation.outcome import SimulationOutcome
 from dart_train.utilisation import Interval, IntervalUnion, in_use_share, overlap_s, per_minute, slot_shares
 

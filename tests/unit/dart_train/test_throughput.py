@@ -10,10 +10,10 @@ from dart_train.report.throughput import (
     episode_lines,
     stage_throughput,
     throughput_charts,
-    training_utilisation,
     update_lines,
     workers_lines,
 )
+from dart_train.report.utilisation_rows import training_utilisation
 from dart_train.utilisation import active_intervals
 
 STAGES = {"demo": "demos"}
