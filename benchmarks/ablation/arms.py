@@ -1,13 +1,13 @@
 """The arms of the ablation: what each changes in the common recipe.
 
-Role: `ARMS`, `arm_overrides` and `is_of_today`. Rule: pure data, declared before anything runs. `full` has every part; each
-`no_...` is `full` without one part; `plain` is GRPO without any. The pair `stale` and `stale_uncorrected` is plain GRPO on a perturbed
-engine that gets its weights late, with and without the importance weights. Non-goals: running (`session`), figures (`figures`).
+Role: `ARMS`, `arm_overrides`, `sampling_overrides` and `is_of_today`. Rule: pure data, declared before anything runs. `full` has every
+part; each `no_...` is `full` without one part; `plain` is GRPO without any. The pair `stale` and `stale_uncorrected` is plain GRPO on a
+perturbed engine that gets its weights late, with and without the importance weights. Non-goals: running (`session`), figures (`figures`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,3 +122,16 @@ def arm_overrides(arm: Arm, *, seed: int, minutes: float, model: str, hard_famil
         "train.max_minutes": minutes,
         **arm.overrides,
     }
+
+
+def sampling_overrides(overrides: Overrides, families: Sequence[str]) -> dict[str, Any]:
+    """Compute what the recipe of an evaluation on some families changes in that of a run.
+
+    Args:
+        overrides: What the run changes.
+        families: The families.
+
+    Returns:
+        Values by `section.key`. No evaluation during training is asked for: it may need more tasks than these families have.
+    """
+    return {**overrides, "tasks.families": list(families), "eval.every_minutes": None}

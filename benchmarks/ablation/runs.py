@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ablation.arms import Arm, arm_overrides, is_of_today
+from benchmarks.ablation.arms import Arm, arm_overrides, is_of_today, sampling_overrides
 from benchmarks.ablation.curves import read_curve, read_evaluation
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.process import Job
@@ -86,7 +86,7 @@ def run_arm(session: Session, seed: int, arm: Arm) -> dict[str, Any]:
         judged = _judge(session, seed, arm.name, Job(kind="evaluate", recipe=recipe, folder=folder))
         found = {"changes": dict(arm.overrides), "curve": read_curve(folder).as_dict(), **judged}
         if arm.hard:
-            recipe = session.recipe({**overrides, "tasks.families": list(hard)})
+            recipe = session.recipe(sampling_overrides(overrides, hard))
             found["hard"] = _sample(session, seed, arm.name, recipe, folder, None, JUDGED_TASKS, JUDGED_SAMPLES)
         return found
 
@@ -112,7 +112,7 @@ def hard_families(session: Session, seed: int) -> tuple[str, ...]:
     folder = session.folder(seed) / WARM
 
     def probe() -> dict[str, Any]:
-        recipe = session.recipe({"run.name": "hard-probe", "run.seed": seed, "tasks.families": list(HARD)})
+        recipe = session.recipe(sampling_overrides({"run.name": "hard-probe", "run.seed": seed}, HARD))
         model = folder / "warm"
         rows = _sample(session, seed, "hard-probe", recipe, folder / "probe", model, PROBE_TASKS, PROBE_SAMPLES)
         return {"samples": rows, "families": [name for name, row in rows.items() if row["success"] == 0]}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.ablation import bench_ablation
-from benchmarks.ablation.arms import ARMS, FULL, HARD_ARMS, PARTS, arm_overrides
+from benchmarks.ablation.arms import ARMS, FULL, HARD_ARMS, PARTS, arm_overrides, sampling_overrides
 from benchmarks.ablation.curves import CurvePoint, RunCurve, read_curve, steps_to_reach
 from benchmarks.ablation.dialogs import HARD, HELD_OUT, SUITE, TRAINED
 from benchmarks.ablation.earlier import read_earlier
@@ -85,6 +85,17 @@ def test_each_arm_has_a_valid_recipe_and_lacks_exactly_one_part(tmp_path: Path) 
     hard = [recipes[name] for name in HARD_ARMS]
     assert {values["curation.pool_max_age"] for values in hard} == {None}, "imported successes have version 0"
     assert {(values["eval.every_updates"], values["eval.every_minutes"]) for values in recipes.values()} == {(0, 1.0)}
+
+
+def test_an_arm_is_judged_on_a_single_hard_family_too(tmp_path: Path) -> None:
+    session = _session(tmp_path)
+    hard = HARD[:1]
+    overrides = arm_overrides(ARMS["hard_pool"], seed=1, minutes=1.0, model=str(tmp_path), hard_families=hard)
+    run, judged = session.recipe(overrides), session.recipe(sampling_overrides(overrides, hard))
+    assert run.eval.during_training
+    assert len(SUITE.tasks("validation", hard)) < run.eval.during_tasks, "more than the family has"
+    assert not judged.eval.during_training
+    assert judged.tasks.families == hard
 
 
 def test_the_share_of_evaluations_is_read_from_the_run(tmp_path: Path) -> None:
