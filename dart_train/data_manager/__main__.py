@@ -25,17 +25,18 @@ from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_agent.key_file import make_key_file
 from dart_agent.strict_model import read_config_file
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_server.wire import Clock
 from dart_train.data_manager.catalog import SuiteCatalog, TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.service import DataManager
 from dart_train.data_manager.serving import AsgiApp, KeyGuard, serve_app, tcp_listener, unix_listener
 from dart_train.data_manager.store.database import DatabaseLocation, parse_location
-from dart_train.data_manager.store.postgres import DatabaseInUseError
+from dart_train.data_manager.store.postgres import NOTICE_LIMIT_S, DatabaseInUseError
 from dart_train.data_manager.store.step_checks import ImagePlaceholders, Placeholders
 from dart_train.data_manager.store.trajectories import TrajectoryStore
 
 EXIT_BAD_CONFIG = 2
-LOCK_TIMEOUT_S, LOCK_POLL_S = 10.0, 0.2
+LOCK_TIMEOUT_S, LOCK_POLL_S = NOTICE_LIMIT_S + 5.0, 0.2
 
 
 def main(argv: Sequence[str] | None = None, catalog: TaskCatalog | None = None) -> int:
@@ -96,7 +97,7 @@ async def serve(config: DataManagerConfig, listeners: Sequence[socket.socket], c
     from dart_train.data_manager.app import create_app
 
     placeholders = placeholders_of(config.checkpoint)
-    store = await _open_store(config, catalog, placeholders)
+    store = await open_store(config, catalog, placeholders)
     try:
         app = create_app(DataManager(store, open_images(config.images), catalog, config))
         guards: list[AsgiApp] = [app]
@@ -109,16 +110,37 @@ async def serve(config: DataManagerConfig, listeners: Sequence[socket.socket], c
         store.close()
 
 
-async def _open_store(config: DataManagerConfig, catalog: TaskCatalog, placeholders: Placeholders) -> TrajectoryStore:
-    """Open the database; the server may need a moment to notice that the last data manager's connection is dead."""
-    give_up_at_s = SYSTEM_CLOCK.monotonic() + LOCK_TIMEOUT_S
+async def open_store(
+    config: DataManagerConfig, catalog: TaskCatalog, placeholders: Placeholders, clock: Clock = SYSTEM_CLOCK
+) -> TrajectoryStore:
+    """Open the database; the server needs `NOTICE_LIMIT_S` at most to notice that the host of the last data manager has vanished.
+
+    Args:
+        config: The configuration.
+        catalog: The tasks.
+        placeholders: Image placeholders of the model, once they are known.
+        clock: Time.
+
+    Returns:
+        The database.
+
+    Raises:
+        DatabaseInUseError: Another data manager still holds it.
+        StoreError: It cannot be used.
+    """
+    give_up_at_s = clock.monotonic() + LOCK_TIMEOUT_S
+    told = False
     while True:
         try:
             return TrajectoryStore.open(config.database, catalog.split_of, placeholders=placeholders)
         except DatabaseInUseError:
-            if SYSTEM_CLOCK.monotonic() >= give_up_at_s:
+            if clock.monotonic() >= give_up_at_s:
                 raise
-            await SYSTEM_CLOCK.sleep(LOCK_POLL_S)
+        if not told:
+            limit = f"{LOCK_TIMEOUT_S:.0f} s"
+            print(f"data manager: another one holds the database, and has {limit} to end", file=sys.stderr, flush=True)
+            told = True
+        await clock.sleep(LOCK_POLL_S)
 
 
 def placeholders_of(checkpoint: Path | None) -> Placeholders:

@@ -33,6 +33,15 @@ SERVER_SETTINGS = {
     "tcp_user_timeout": 20_000,
 }
 """The same at the server, which ends the session of a writer that vanished, and with it the lock."""
+NOTICE_LIMIT_S = float(
+    max(
+        SERVER_SETTINGS["tcp_keepalives_idle"]
+        + SERVER_SETTINGS["tcp_keepalives_interval"] * SERVER_SETTINGS["tcp_keepalives_count"],
+        SERVER_SETTINGS["tcp_user_timeout"] / 1000,
+    )
+)
+"""How long the server needs at most to notice that the host of a writer vanished: an idle session has keepalives, another one the time-out
+of data that nobody acknowledges."""
 OUTAGE_STATES = ("08", "40", "53", "57", "58", "F0", "XX", "25006", "55P03", "28", "3D")
 """Classes and codes of SQLSTATE: connection, serialisation, resources, intervention, system, configuration, inside; read-only, locked;
 login and database, which an administrator may be changing."""

@@ -7,18 +7,23 @@ import logging
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from data_manager_harness import DataManagerHarness
+from data_manager_harness import DataManagerHarness, FakeTaskCatalog
 from pydantic import ValidationError
 
 from dart_agent.data_client.address import DataManagerAddress
 from dart_agent.data_client.client import DataManagerClient, DataManagerError
 from dart_agent.errors import ConfigError
 from dart_agent.key_file import make_key_file, read_key_file
+from dart_envs.clock import SystemClock
 from dart_train.config import RecipeError, load_recipe
+from dart_train.data_manager.__main__ import open_store
 from dart_train.data_manager.app import create_app
 from dart_train.data_manager.serving import KeyGuard, serve_app, tcp_listener, unix_listener
+from dart_train.data_manager.store.postgres import SERVER_SETTINGS, DatabaseInUseError
+from dart_train.data_manager.store.trajectories import TrajectoryStore
 from dart_train.run.components import data_manager_address, image_location
 from dart_train.run.paths import RunPaths
 from dart_train.run.preflight import data_problems
@@ -164,3 +169,40 @@ def test_a_recipe_with_an_address_is_followed_by_every_component(tmp_path: Path)
     for wrong in ("data.url='https://data.example'", "data.images_url='s3://k:hidden@b/x'", "data.images_url='bucket'"):
         with pytest.raises(RecipeError, match="data"):
             load_recipe(DEMO, (wrong,))
+
+
+class _PassingClock(SystemClock):
+    """Time passes while somebody sleeps, at once."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, delay_s: float) -> None:
+        self.now_s += delay_s
+
+
+async def test_the_start_waits_until_a_server_must_have_noticed_that_a_host_vanished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harness = DataManagerHarness(tmp_path)
+    clock = _PassingClock()
+    opened = TrajectoryStore.open
+    harness.store.close()
+    ends_s = SERVER_SETTINGS["tcp_keepalives_idle"] + (
+        SERVER_SETTINGS["tcp_keepalives_interval"] * SERVER_SETTINGS["tcp_keepalives_count"]
+    )
+
+    def open_when_noticed(*args: Any, **kwargs: Any) -> TrajectoryStore:
+        if clock.now_s <= ends_s:
+            raise DatabaseInUseError("another data manager writes to this database")
+        return opened(*args, **kwargs)
+
+    monkeypatch.setattr(TrajectoryStore, "open", open_when_noticed)
+    (await open_store(harness.config, FakeTaskCatalog(), lambda: None, clock)).close()
+    assert capsys.readouterr().err.count("another one holds the database") == 1
+    ends_s = 1_000
+    with pytest.raises(DatabaseInUseError):
+        await open_store(harness.config, FakeTaskCatalog(), lambda: None, clock)
