@@ -5,8 +5,8 @@ both answer about held-out screens. Rule: all methods of a seed have the same sc
 and differences are over the same questions, with an interval that draws seeds and screens. `--screens` says where they come from: drawn,
 recorded first screens of the suite `basics`, or recorded states of the applications of the image `desktop`. The held-out application of the
 adaptation is drawn, and its samples come from `dart_agent.explore`. `--work` keeps everything by seed and arm: the same command goes on
-where it was stopped; `--records` takes over seeds of earlier records. Declared budget for three seeds on two quiet cores: 150 minutes,
-without recording. Non-goals: how published models do on real screens.
+where it was stopped; `--records` takes over seeds of earlier records. Declared budget for three seeds on two quiet cores: 150 minutes, 240
+with `--screens desktop`, without recording. Non-goals: how published models do on real screens.
 
     head_over_text                   hit rate of the head / that of text, on all held-out screens
     data_share_for_text_accuracy     smallest share of screens and updates with which the head is as good as text with all of them

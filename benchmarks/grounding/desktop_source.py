@@ -81,8 +81,10 @@ class DesktopSource:
         screens=9_600,
         held_out_screens=80,
         recorded_screens=STATES * len(TRAINED_SIZES_WH) * 22,
+        updates=4800,
         verifier_updates=800,
         verifier_marking=Marking(reach=48.0, radius=4.0, line=1.0),
+        budget_minutes=240,
     )
     smoke = replace(
         SMOKE, screens=16, held_out_screens=3, recorded_screens=STATES * len(TRAINED_SIZES_WH) * 3, budget_minutes=30
