@@ -150,7 +150,7 @@ def convert(
     drop: Annotated[
         bool,
         typer.Option(
-            "--drop", help="leave out what the format cannot hold, and boxes of training data that are no target"
+            "--drop", help="leave out what the format cannot hold, and records of training data that give no sample"
         ),
     ] = False,
 ) -> None:

@@ -187,7 +187,7 @@ def open_dataset(path: Path, format_name: ReadableFormat, *, drop: bool = False)
     Args:
         path: A file of samples, or a folder.
         format_name: Its format.
-        drop: Leave out records of training data whose box is no target.
+        drop: Leave out records of training data that give no sample.
 
     Yields:
         The data.

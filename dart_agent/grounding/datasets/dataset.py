@@ -40,7 +40,7 @@ class GroundingDataset:
         average: How its authors average over samples.
         cells: The cells of its authors' table that a sample belongs to: one where cells divide the samples, several where they overlap.
         published_samples: How many samples its authors publish; None where that is not fixed.
-        left_out: How many records of training data were left out, because their box is no target.
+        left_out: How many records of training data were left out, because they give no sample.
     """
 
     name: str

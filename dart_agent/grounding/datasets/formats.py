@@ -112,7 +112,8 @@ def read_dataset(path: Path, format_name: ReadableFormat, unpack_to: Path, *, dr
         path: A file of samples, or a folder.
         format_name: Its format; `AUTO` looks at the names of the files.
         unpack_to: Where images are written that lie inside of other files.
-        drop: Leave out records of training data whose box has no area or lies outside of its image. Benchmarks are read whole.
+        drop: Leave out records of training data without an instruction, and those whose box has no area or lies outside of its image.
+            Benchmarks are read whole.
 
     Returns:
         The data.

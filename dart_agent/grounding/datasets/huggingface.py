@@ -26,14 +26,16 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.screenspot import NAMES, TYPES, Version, platform_of, scored_as_published
 from dart_agent.grounding.datasets.source import (
-    BadBoxes,
-    NoTargetError,
+    UnusableRecordError,
+    UnusableRecords,
     box_target,
     from_shares,
     is_one_box,
     require_folder,
+    require_instruction,
 )
 from dart_agent.grounding.samples import GroundingSample
+from dart_agent.strict_model import format_validation_error
 
 SINGLE_DIGITS = 3
 """Decimals of a pixel that survive a share of single precision on a screen."""
@@ -85,7 +87,8 @@ def read_huggingface(
         folder: Its folder.
         unpack_to: Where the images are written.
         version: Which version of ScreenSpot it is; None: what it is, is told by columns, types and names of folders.
-        drop: Leave out rows whose bbox has no area or lies outside of its image; not where the columns are ScreenSpot's.
+        drop: Leave out rows without an instruction, and those whose bbox has no area or lies outside of its image; not where the columns
+            are ScreenSpot's.
 
     Returns:
         The samples; of ScreenSpot with the platforms and the score of its authors.
@@ -99,7 +102,7 @@ def read_huggingface(
     if not files:
         raise ConfigError(f"{folder} is no {_NAME}: it has no Parquet file; download the files of its folder data/")
     samples: list[GroundingSample] = []
-    bad = BadBoxes(drop)
+    bad = UnusableRecords(drop)
     of_screenspot = True
     for path in files:
         try:
@@ -153,13 +156,15 @@ def _sample(row: dict[str, Any], folder: Path, number: str, *, double: bool) -> 
             sample_id=number,
             image=image,
             image_wh=image_wh,
-            instruction=row["instruction"],
+            instruction=require_instruction(row["instruction"], f"row {number}"),
             targets=(box_target(_checked(box, image_wh, number), f"row {number}"),),
             application=row.get("data_source") or "",
             element_type=row.get("data_type") or "",
             screen_id=row.get("file_name") or image,
         )
-    except (ValidationError, TypeError, ValueError) as error:
+    except ValidationError as error:
+        raise ConfigError(f"row {number} is no grounding sample: {format_validation_error(error)}") from None
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"row {number} is no grounding sample: {error}") from None
 
 
@@ -167,7 +172,7 @@ def _checked(
     box: tuple[float, float, float, float], image_wh: tuple[int, int], number: str
 ) -> tuple[float, float, float, float]:
     if max(box[0] / image_wh[0], box[1] / image_wh[1]) > 1:
-        raise NoTargetError(
+        raise UnusableRecordError(
             f"the bbox of row {number} is not in shares of the image from 0 to 1: divide pixels by the sides",
             outside=True,
         )

@@ -1,7 +1,7 @@
 """OS-Atlas-data.
 
 Role: `read_os_atlas` and `write_os_atlas`. Rule: boxes are [left, top, right, bottom] as shares of the image; a record is one question, or
-an image with a list of `elements`. These are training data: questions whose box is no target may be left out. Source: arXiv 2410.23218;
+an image with a list of `elements`. These are training data: records that give no sample may be left out. Source: arXiv 2410.23218;
 OS-Copilot/OS-Atlas-data. Non-goals: its zip files.
 """
 
@@ -15,11 +15,11 @@ from typing import Any
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.source import (
-    BadBoxes,
     ImageFolder,
-    NoTargetError,
     OurKeys,
     PublishedRecord,
+    UnusableRecordError,
+    UnusableRecords,
     box_target,
     copy_image,
     from_shares,
@@ -27,6 +27,7 @@ from dart_agent.grounding.datasets.source import (
     parse_record,
     read_json,
     require_folder,
+    require_instruction,
 )
 from dart_agent.grounding.samples import GroundingSample
 
@@ -76,7 +77,7 @@ def read_os_atlas(folder: Path, *, drop: bool = False) -> GroundingDataset:
 
     Args:
         folder: Folder with files of annotations, and the images beside them, in `images`, or in the only other folder.
-        drop: Leave out questions whose box has no area or lies outside of its image.
+        drop: Leave out records without an instruction, and those whose box has no area or lies outside of its image.
 
     Returns:
         The samples.
@@ -93,7 +94,7 @@ def read_os_atlas(folder: Path, *, drop: bool = False) -> GroundingDataset:
     places = ["images", *(folders if len(folders) == 1 else []), "."]
     images = ImageFolder(folder, places, _NAME, f"the zip files of {_NAME}")
     samples = []
-    bad = BadBoxes(drop)
+    bad = UnusableRecords(drop)
     for path in files:
         for number, record in enumerate(read_json(path)):
             place = f"record {number} of {path}"
@@ -114,7 +115,7 @@ def _elements(record: Any, place: str) -> list[tuple[str, _Element]]:
 
 def _sample(file: str, element: _Element, number: str, images: ImageFolder, place: str) -> GroundingSample:
     if not all(-_SLACK <= share <= 1 + _SLACK for share in element.bbox):
-        raise NoTargetError(
+        raise UnusableRecordError(
             f"{place} is no record of {_NAME}: its box {element.bbox} is not in shares of the image from 0 to 1; "
             "divide pixels by width and height",
             outside=True,
@@ -124,7 +125,7 @@ def _sample(file: str, element: _Element, number: str, images: ImageFolder, plac
         {
             "image": images.name(file),
             "image_wh": image_wh,
-            "instruction": element.instruction,
+            "instruction": require_instruction(element.instruction, place),
             "targets": (box_target(from_shares(element.bbox, image_wh), place),),
             "element_type": element.data_type,
             **(element.ours() or {"sample_id": number, "screen_id": file}),

@@ -9,14 +9,15 @@ Source: arXiv 2505.13227. Non-goals: copies with other boxes.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.source import (
     ImageFolder,
+    InstructionText,
     PublishedRecord,
     box_target,
     check_inside,
@@ -37,10 +38,10 @@ _NAME = "OSWorld-G"
 
 
 class _Record(PublishedRecord):
-    id: str
+    id: Annotated[str, Field(min_length=1)]
     image_path: str
     image_size: tuple[float, float]
-    instruction: str
+    instruction: InstructionText
     box_type: Literal["bbox", "polygon", "refusal"]
     box_coordinates: tuple[float, ...]
     GUI_types: tuple[str, ...] = ()

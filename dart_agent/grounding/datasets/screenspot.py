@@ -18,6 +18,7 @@ from typing import Any, Literal
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.source import (
     ImageFolder,
+    InstructionText,
     OurKeys,
     box_target,
     check_inside,
@@ -46,7 +47,7 @@ PUBLISHED_SAMPLES = 1272
 
 class _Record(OurKeys):
     img_filename: str
-    instruction: str
+    instruction: InstructionText
     bbox: tuple[float, float, float, float]
     data_type: str = ""
     data_source: str = ""

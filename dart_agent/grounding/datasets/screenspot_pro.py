@@ -15,6 +15,7 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.source import (
     ImageFolder,
+    InstructionText,
     PublishedRecord,
     box_target,
     check_inside,
@@ -36,7 +37,7 @@ class _Record(PublishedRecord):
     img_filename: str
     img_size: tuple[float, float]
     bbox: tuple[float, float, float, float]
-    instruction: str
+    instruction: InstructionText
     application: str
     platform: str
     group: str

@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, leads_outside
@@ -25,6 +25,9 @@ DIGITS = 9
 """Decimals of a pixel that a coordinate keeps when it was stored as a share or as a difference: enough to undo the rounding of doubles."""
 MOST_OUTSIDE = 0.05
 """Share of boxes whose middle may lie outside of its image before the boxes are taken to be in another form."""
+InstructionText = Annotated[str, Field(min_length=1)]
+"""What a record of a benchmark asks. Training data has `require_instruction` in its place, so that a record without a question can be left
+out."""
 
 
 class PublishedRecord(BaseModel):
@@ -224,12 +227,12 @@ class ImageFolder:
         return self._sizes[file]
 
 
-class NoTargetError(ConfigError):
-    """The box of a record is no target: it has no area, or lies outside of its image.
+class UnusableRecordError(ConfigError):
+    """A record gives no sample: it asks nothing, or its box has no area or lies outside of its image.
 
     Args:
         message: The sentence.
-        outside: Whether it lies outside.
+        outside: Whether its box lies outside.
     """
 
     def __init__(self, message: str, *, outside: bool = False) -> None:
@@ -237,8 +240,8 @@ class NoTargetError(ConfigError):
         self.outside = outside
 
 
-class BadBoxes:
-    """The records of training data whose box is no target.
+class UnusableRecords:
+    """The records of training data that give no sample.
 
     Args:
         drop: Leave them out and count them. Otherwise the first of them is an error.
@@ -257,13 +260,15 @@ class BadBoxes:
             None.
 
         Raises:
-            NoTargetError: Its box is no target, and records are not left out.
+            UnusableRecordError: It gives no sample, and records are not left out.
         """
         try:
             yield
-        except NoTargetError as error:
+        except UnusableRecordError as error:
             if not self._drop:
-                raise NoTargetError(f"{error}; `dart-agent ground convert --drop` leaves such records out") from None
+                raise UnusableRecordError(
+                    f"{error}; `dart-agent ground convert --drop` leaves such records out"
+                ) from None
             self.count += 1
             self._outside += error.outside
 
@@ -281,6 +286,24 @@ class BadBoxes:
         _check_form(self._outside, kept + self.count, where, form)
 
 
+def require_instruction(instruction: str | None, place: str) -> str:
+    """Check that a record of training data asks something.
+
+    Args:
+        instruction: What it asks; None where the file has no value.
+        place: Where it stands, for the error.
+
+    Returns:
+        The instruction.
+
+    Raises:
+        UnusableRecordError: It is empty.
+    """
+    if not instruction:
+        raise UnusableRecordError(f"the instruction of {place} is empty")
+    return instruction
+
+
 def box_target(box: Box, place: str) -> GroundingTarget:
     """A target of one box.
 
@@ -292,12 +315,12 @@ def box_target(box: Box, place: str) -> GroundingTarget:
         The target.
 
     Raises:
-        NoTargetError: The box has no area.
+        UnusableRecordError: The box has no area.
     """
     try:
         return GroundingTarget(boxes=(box,))
     except ValidationError:
-        raise NoTargetError(f"the box of {place} has no area: left, top, right, bottom would be {box}") from None
+        raise UnusableRecordError(f"the box of {place} has no area: left, top, right, bottom would be {box}") from None
 
 
 def from_xywh(box: Sequence[float]) -> Box:

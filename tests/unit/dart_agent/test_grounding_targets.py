@@ -1,8 +1,9 @@
-"""Samples that cannot be used: images outside of their folder, targets without an area or beside the image; what is left out."""
+"""Samples that cannot be used: images outside of their folder, targets without an area or beside the image, no text; what is left out."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.formats import ReadableFormat, read_dataset
 from dart_agent.grounding.samples import LEAST_AREA_PX2, GroundingTarget, polygon_area, read_samples
 from dart_train.grounding.batches import SampleSet
-from tests.unit.dart_agent.published_grounding import osworld_g, picture, put, screenspot
+from tests.unit.dart_agent.published_grounding import osworld_g, picture, put, screenspot, screenspot_pro
 
 LINE = ((0.1, 0.3), (0.2, 0.6), (0.7, 2.1))
 """Corners on a line, of which rounding makes an area."""
@@ -110,12 +111,14 @@ def test_targets_beside_the_image_are_refused_before_a_training(
         SampleSet([path])
 
 
-def atlas(folder: Path, *boxes: list[float]) -> Path:
-    """Training data in OS-Atlas's form: 40 good boxes before the given ones."""
-    good = [[0.1, 0.1, 0.2, 0.2]] * 40
-    put(folder / "linux.json", [
-        {"img_filename": "a.png", "elements": [{"instruction": "x", "bbox": box} for box in [*good, *boxes]]}
-    ])  # fmt: skip
+GOOD = [0.1, 0.1, 0.2, 0.2]
+
+
+def atlas(folder: Path, *boxes: list[float], instruction: str = "x") -> Path:
+    """Training data in OS-Atlas's form: 40 good questions before those of the given boxes, which ask `instruction`."""
+    good = [{"instruction": "x", "bbox": GOOD}] * 40
+    given = [{"instruction": instruction, "bbox": box} for box in boxes]
+    put(folder / "linux.json", [{"img_filename": "a.png", "elements": [*good, *given]}])
     picture(folder / "images" / "a.png")
     return folder
 
@@ -133,6 +136,52 @@ def test_training_data_leave_out_and_count_boxes_that_are_no_targets(tmp_path: P
     assert (code, text) == (0, f"40 samples written to {tmp_path / 'again'}, 2 left out\n")
     (tmp_path / "answers.jsonl").write_text("")
     assert run("score", folder, tmp_path / "answers.jsonl")[0] == 2
+
+
+def test_training_data_leave_out_and_count_records_without_an_instruction(tmp_path: Path) -> None:
+    folder = atlas(tmp_path / "data", GOOD, instruction="")
+    code, text = run("convert", folder, tmp_path / "out")
+    assert code == 2
+    assert (
+        f"the instruction of record 0 of {folder / 'linux.json'} is empty; `dart-agent ground convert --drop`" in text
+    )
+    assert text.count("\n") == 1
+    code, text = run("convert", folder, tmp_path / "out", "--drop")
+    assert (code, text) == (0, f"40 samples written to {tmp_path / 'out'}, 1 left out\n")
+
+
+@pytest.mark.parametrize("instruction", ["", None])
+def test_rows_in_parquet_without_an_instruction_are_left_out_and_counted(
+    tmp_path: Path, instruction: str | None
+) -> None:
+    rows = [{"instruction": text, "bbox": GOOD} for text in ["x", instruction]]
+    parquet(tmp_path / "set", rows)
+    code, text = run("convert", tmp_path / "set", tmp_path / "out")
+    assert code == 2
+    assert "the instruction of row test-1 is empty" in text
+    code, text = run("convert", tmp_path / "set", tmp_path / "out", "--drop")
+    assert (code, text) == (0, f"1 samples written to {tmp_path / 'out'}, 1 left out\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "file"),
+    [
+        (screenspot, "screenspot_mobile.json"),
+        (screenspot_pro, "annotations/blender_windows.json"),
+        (osworld_g, "benchmark/OSWorld-G.json"),
+    ],
+)
+def test_a_record_of_a_benchmark_without_an_instruction_is_named(
+    tmp_path: Path, make: Callable[[Path], Path], file: str
+) -> None:
+    path = make(tmp_path / "set") / file
+    first, *others = json.loads(path.read_text())
+    put(path, [first | {"instruction": ""}, *others])
+    code, text = run("convert", tmp_path / "set", tmp_path / "out", "--drop")
+    assert code == 2
+    assert f"record 0 of {path} is no record of" in text
+    assert "`instruction`: string should have at least 1 character" in text
+    assert text.count("\n") == 1
 
 
 def test_boxes_in_another_form_are_not_left_out(tmp_path: Path) -> None:
