@@ -174,13 +174,10 @@ def _by_name(one: _Seen, asked: Sequence[_Seen]) -> Iterator[Candidate]:
 
 
 def _by_function(one: _Seen, asked: Sequence[_Seen]) -> Iterator[Candidate]:
-    """What the control does: known functions by name, else what its kind does with its name, in its state."""
+    """What the control does: known functions by name, whatever the kind, else what its kind does with its name, in its state."""
     name, states = shown_name(one.element), one.element.states
     if one.name in FUNCTIONS and one.kind in ("button", "menu item"):
-        same = _fitting(
-            asked,
-            lambda other: FUNCTIONS.get(other.name) == FUNCTIONS[one.name] and other.kind in ("button", "menu item"),
-        )
+        same = _fitting(asked, lambda other: FUNCTIONS.get(other.name) == FUNCTIONS[one.name])
         yield f"Click what you use to {FUNCTIONS[one.name]}.", "functional", same
         return
     named = _fitting(asked, lambda other: other.kind == one.kind and bool(name) and other.name == one.name)

@@ -157,6 +157,16 @@ def test_functions_follow_state_and_role() -> None:
     assert "Click the only text field on the screen." in questions
 
 
+@pytest.mark.parametrize("role", ["menu", "menu-item", "link", "list-item"])
+def test_a_function_is_not_asked_where_another_kind_has_its_name(role: str) -> None:
+    """A dialog with a button Help lies over a window whose other control Help can be seen."""
+    question = "Click what you use to get assistance with the program."
+    dialog = window(button("Help", 210, 210), name="Preferences", box=(200, 100, 400, 300))
+    alone = captured({"app": [window(Node(role, "Edit", (10, 0, 60, 25))), dialog]})
+    assert asked(alone)[question] == "Help"
+    assert question not in asked(captured({"app": [window(Node(role, "Help", (10, 0, 60, 25))), dialog]}))
+
+
 def test_neighbours_and_order_are_asked_where_they_are_plain() -> None:
     row = [button(name, 10 + 80 * number, 10) for number, name in enumerate(("One", "Two", "Three", "Four"))]
     questions = asked(captured({"app": [window(*row)]}))
