@@ -26,9 +26,11 @@ from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.screenspot import NAMES, TYPES, Version, platform_of, scored_as_published
 from dart_agent.grounding.datasets.source import (
-    UnusableRecordError,
+    SHARES,
     UnusableRecords,
     box_target,
+    check_inside,
+    check_shares,
     from_shares,
     is_one_box,
     require_folder,
@@ -118,8 +120,10 @@ def read_huggingface(
         of_screenspot = of_screenspot and published
         for number, row in enumerate(_rows(file)):
             with nullcontext() if published else bad.leave_out():
-                samples.append(_sample(row, unpack_to, f"{path.stem}-{number}", double=double))
-    bad.check(len(samples), folder, "shares of the image from 0 to 1")
+                samples.append(_sample(row, unpack_to, f"{path.stem}-{number}", double=double, benchmark=published))
+    bad.check(len(samples), folder, SHARES)
+    if of_screenspot:
+        check_inside(samples, folder, SHARES)
     of_screenspot = of_screenspot and all(sample.element_type in TYPES for sample in samples)
     if of_screenspot:
         placed = [sample.model_copy(update={"platform": platform_of(sample.application)}) for sample in samples]
@@ -143,7 +147,7 @@ def _rows(file: Any) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _sample(row: dict[str, Any], folder: Path, number: str, *, double: bool) -> GroundingSample:
+def _sample(row: dict[str, Any], folder: Path, number: str, *, double: bool, benchmark: bool) -> GroundingSample:
     content = (row["image"] or {}).get("bytes")
     if not content:
         raise ConfigError(f"row {number} has no image in it: only data sets with embedded images can be read")
@@ -151,13 +155,14 @@ def _sample(row: dict[str, Any], folder: Path, number: str, *, double: bool) -> 
     try:
         if row.get("sample"):
             return GroundingSample.model_validate(json.loads(row["sample"]) | {"image": image, "image_wh": image_wh})
+        check_shares(row["bbox"], f"row {number}", whole=not benchmark)
         box = from_shares(row["bbox"], image_wh) if double else from_shares(row["bbox"], image_wh, SINGLE_DIGITS)
         return GroundingSample(
             sample_id=number,
             image=image,
             image_wh=image_wh,
             instruction=require_instruction(row["instruction"], f"row {number}"),
-            targets=(box_target(_checked(box, image_wh, number), f"row {number}"),),
+            targets=(box_target(box, f"row {number}"),),
             application=row.get("data_source") or "",
             element_type=row.get("data_type") or "",
             screen_id=row.get("file_name") or image,
@@ -166,17 +171,6 @@ def _sample(row: dict[str, Any], folder: Path, number: str, *, double: bool) -> 
         raise ConfigError(f"row {number} is no grounding sample: {format_validation_error(error)}") from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"row {number} is no grounding sample: {error}") from None
-
-
-def _checked(
-    box: tuple[float, float, float, float], image_wh: tuple[int, int], number: str
-) -> tuple[float, float, float, float]:
-    if max(box[0] / image_wh[0], box[1] / image_wh[1]) > 1:
-        raise UnusableRecordError(
-            f"the bbox of row {number} is not in shares of the image from 0 to 1: divide pixels by the sides",
-            outside=True,
-        )
-    return box
 
 
 def _unpack(content: bytes, folder: Path) -> tuple[str, tuple[int, int]]:

@@ -15,12 +15,13 @@ from typing import Any
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.datasets.dataset import GroundingDataset
 from dart_agent.grounding.datasets.source import (
+    SHARES,
     ImageFolder,
     OurKeys,
     PublishedRecord,
-    UnusableRecordError,
     UnusableRecords,
     box_target,
+    check_shares,
     copy_image,
     from_shares,
     our_keys,
@@ -35,8 +36,6 @@ ANNOTATIONS = "os_atlas.json"
 """Name of the file that `write_os_atlas` writes."""
 _NAME = "OS-Atlas-data"
 _HEAD_BYTES = 1 << 16
-_SLACK = 1e-3
-"""How far beyond the image a share may be: published boxes overlap the border by parts of a pixel."""
 
 
 class _Element(OurKeys):
@@ -101,7 +100,7 @@ def read_os_atlas(folder: Path, *, drop: bool = False) -> GroundingDataset:
             for index, (file, element) in enumerate(_elements(record, place)):
                 with bad.leave_out():
                     samples.append(_sample(file, element, f"{path.stem}-{number}-{index}", images, place))
-    bad.check(len(samples), folder, "shares of the image from 0 to 1")
+    bad.check(len(samples), folder, SHARES)
     return GroundingDataset("os-atlas", folder, tuple(samples), left_out=bad.count)
 
 
@@ -114,12 +113,7 @@ def _elements(record: Any, place: str) -> list[tuple[str, _Element]]:
 
 
 def _sample(file: str, element: _Element, number: str, images: ImageFolder, place: str) -> GroundingSample:
-    if not all(-_SLACK <= share <= 1 + _SLACK for share in element.bbox):
-        raise UnusableRecordError(
-            f"{place} is no record of {_NAME}: its box {element.bbox} is not in shares of the image from 0 to 1; "
-            "divide pixels by width and height",
-            outside=True,
-        )
+    check_shares(element.bbox, place)
     image_wh = images.size(file)
     return GroundingSample.model_validate(
         {

@@ -25,6 +25,10 @@ DIGITS = 9
 """Decimals of a pixel that a coordinate keeps when it was stored as a share or as a difference: enough to undo the rounding of doubles."""
 MOST_OUTSIDE = 0.05
 """Share of boxes whose middle may lie outside of its image before the boxes are taken to be in another form."""
+BORDER_SLACK = 1e-3
+"""How far beyond the image a share may be: published boxes overlap the border by parts of a pixel."""
+SHARES = "shares of the image from 0 to 1"
+"""The form of boxes that `check_shares` checks, as errors name it."""
 InstructionText = Annotated[str, Field(min_length=1)]
 """What a record of a benchmark asks. Training data has `require_instruction` in its place, so that a record without a question can be left
 out."""
@@ -232,7 +236,7 @@ class UnusableRecordError(ConfigError):
 
     Args:
         message: The sentence.
-        outside: Whether its box lies outside.
+        outside: Whether the middle of its box lies outside.
     """
 
     def __init__(self, message: str, *, outside: bool = False) -> None:
@@ -321,6 +325,27 @@ def box_target(box: Box, place: str) -> GroundingTarget:
         return GroundingTarget(boxes=(box,))
     except ValidationError:
         raise UnusableRecordError(f"the box of {place} has no area: left, top, right, bottom would be {box}") from None
+
+
+def check_shares(box: Sequence[float], place: str, *, whole: bool = True) -> None:
+    """Check that a box in shares of its image lies on the image.
+
+    Args:
+        box: (left, top, right, bottom).
+        place: Where it stands, for the error.
+        whole: Whether all of it has to, but for `BORDER_SLACK`, and not only a part.
+
+    Raises:
+        UnusableRecordError: It does not.
+    """
+    left, top, right, bottom = box
+    in_part = left < 1 and top < 1 and right > 0 and bottom > 0
+    if in_part and (not whole or all(-BORDER_SLACK <= share <= 1 + BORDER_SLACK for share in box)):
+        return
+    raise UnusableRecordError(
+        f"the box of {place} lies beyond its image: {tuple(box)} is not in {SHARES}; divide pixels by width and height",
+        outside=not (0 <= (left + right) / 2 <= 1 and 0 <= (top + bottom) / 2 <= 1),
+    )
 
 
 def from_xywh(box: Sequence[float]) -> Box:

@@ -204,6 +204,55 @@ def test_rows_of_training_data_in_parquet_are_left_out_and_counted(tmp_path: Pat
     assert "--drop" not in text
 
 
+@pytest.mark.parametrize(
+    "box",
+    [
+        [-0.3, 0.1, -0.1, 0.2],  # beside the image
+        [-0.001, 0.1, 0.0, 0.2],  # beside it, by a part of a pixel
+        [0.2, 0.3, 57, 42],  # right and bottom in pixels
+        [0.2, 0.3, 1.1, 0.6],
+        [0.2, -0.1, 0.3, 0.6],
+    ],
+)
+def test_boxes_beyond_the_image_are_left_out_of_training_data(tmp_path: Path, box: list[float]) -> None:
+    good = [-0.0005, 0.1, 1.0005, 0.5]  # a slack that published data need
+    parquet(tmp_path / "set", [{"instruction": "x", "bbox": one} for one in [good] * 20 + [box]])
+    for folder, kept in ((tmp_path / "set", 20), (atlas(tmp_path / "atlas", box), 40)):
+        code, text = run("convert", folder, tmp_path / "out")
+        assert code == 2
+        assert "lies beyond its image" in text
+        assert "`dart-agent ground convert --drop` leaves such records out" in text
+        out = tmp_path / f"kept-{kept}"
+        code, text = run("convert", folder, out, "--drop")
+        assert (code, text) == (0, f"{kept} samples written to {out}, 1 left out\n")
+        assert len(SampleSet([out / "samples.jsonl"])) == kept
+
+
+def test_boxes_that_overlap_the_border_are_not_taken_for_another_form(tmp_path: Path) -> None:
+    folder = atlas(tmp_path / "data", *[[0.8, 0.1, 1.1, 0.2]] * 10)
+    code, text = run("convert", folder, tmp_path / "out", "--drop")
+    assert (code, text) == (0, f"40 samples written to {tmp_path / 'out'}, 10 left out\n")
+
+
+@pytest.mark.parametrize(
+    ("box", "count", "error"),
+    [
+        ([0.8, 0.1, 1.1, 0.2], 1, ""),  # a part of it is on the image, as in other files of ScreenSpot
+        ([-0.3, 0.1, -0.1, 0.2], 1, "the box of row test-20 lies beyond its image"),
+        ([0.2, 0.3, 57, 42], 1, ""),
+        ([0.2, 0.3, 57, 42], 2, "2 of 22 boxes in"),
+    ],
+)
+def test_boxes_of_a_benchmark_in_parquet_follow_the_rule_of_its_json(
+    tmp_path: Path, box: list[float], count: int, error: str
+) -> None:
+    columns = {"instruction": "x", "file_name": "a.png", "data_type": "icon", "data_source": "ios"}
+    parquet(tmp_path / "spot", [columns | {"bbox": one} for one in [GOOD] * 20 + [box] * count])
+    code, text = run("convert", tmp_path / "spot", tmp_path / "out", "--drop")
+    assert code == (2 if error else 0)
+    assert error in text
+
+
 def test_benchmarks_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
     spot = screenspot(tmp_path / "spot")
     put(spot / "screenspot_web.json", [{"img_filename": "b.png", "instruction": "x", "bbox": [5, 5, 0, 4]}])
