@@ -159,6 +159,7 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu", *, bfloa
     weights = head_weights(directory)
     patch_torch_extras()
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
     from dart_agent.grounding.head import ActionHead
@@ -172,7 +173,7 @@ def load_grounding_model(name_or_path: str | Path, device: str = "cpu", *, bfloa
         processor = AutoProcessor.from_pretrained(directory)
         head = ActionHead(backbone.config.text_config.hidden_size, int(settings.get("offset_parts", 1)))
         head.load_state_dict(weights)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"cannot load a model with an action head from {name_or_path}: {error}") from error
     return GroundingModel(backbone.to(device).eval(), processor, head.to(device).eval(), str(settings["system"]))
 
@@ -259,9 +260,9 @@ def head_weights(directory: Path) -> dict[str, Tensor]:
         Its weights in float32, by the names that they have in it.
 
     Raises:
-        ConfigError: The files hold no head.
+        ConfigError: The files hold no head, or one of them is damaged.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     index = directory / _INDEX
     names = (
@@ -271,10 +272,13 @@ def head_weights(directory: Path) -> dict[str, Tensor]:
     )
     found: dict[str, Tensor] = {}
     for name in names:
-        with safe_open(directory / name, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - the handle is no mapping
-                if key.startswith(HEAD_PREFIX):
-                    found[key.removeprefix(HEAD_PREFIX)] = file.get_tensor(key).float()
+        try:
+            with safe_open(directory / name, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - the handle is no mapping
+                    if key.startswith(HEAD_PREFIX):
+                        found[key.removeprefix(HEAD_PREFIX)] = file.get_tensor(key).float()
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"the weights {directory / name} cannot be read ({error}): get the file again") from error
     if not found:
         raise ConfigError(
             f"the weights in {directory} have no action head ({HEAD_PREFIX}*): the checkpoint is incomplete"

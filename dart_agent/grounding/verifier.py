@@ -211,6 +211,7 @@ def load_verifier(name_or_path: str, device: str = "cpu", *, bfloat16: bool = Fa
     directory = resolve_checkpoint(name_or_path)
     patch_torch_extras()
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     register_legacy_processors()
@@ -221,5 +222,5 @@ def load_verifier(name_or_path: str, device: str = "cpu", *, bfloat16: bool = Fa
         processor = AutoProcessor.from_pretrained(directory)
         system, question = str(settings.pop("system", "")), str(settings.pop("question", QUESTION))
         return Verifier(backbone.to(device).eval(), processor, system, Marking(**settings), question)
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, SafetensorError) as error:
         raise ConfigError(f"cannot load a verifier from {name_or_path}: {error}") from error

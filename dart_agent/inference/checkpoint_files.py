@@ -1,9 +1,9 @@
 """What the files of a checkpoint say, without loading it.
 
 Role: `resolve_checkpoint` gives the directory of a path or name; `read_checkpoint_info` tells which prompts and pictures suit it. Rule:
-local files only, by
-JSON: nothing is downloaded, neither torch nor transformers is imported, and what cannot be served or trained is refused here, before any
-process starts. Non-goals: tensors (`weights.files`), loading (vLLM, `dart_train.model.policy_model`).
+local files only, by JSON and the headers of weights: nothing is downloaded, neither torch nor transformers is imported, and what cannot be
+served or trained is refused here, before any process starts. Non-goals: tensors (`weights.files`), loading (vLLM,
+`dart_train.model.policy_model`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, WeightUpdateError
+from dart_agent.inference.weights.files import read_header
 from dart_agent.prompts.builder import PromptSpec, preset_names
 
 PROMPT_KEY = "dart_prompt"
@@ -26,6 +27,14 @@ MERGE_DEFAULT = 2
 """Patches per side of a visual token, where it does not say."""
 PROMPTS: Mapping[str, str] = {"qwen2_vl": "qwen2", "qwen2_5_vl": "uitars", "qwen3_vl": "qwen"}
 """Our own prompt for each architecture that can be trained, by its name in config.json."""
+_OTHER_FILES = (
+    ("config.json",),
+    ("tokenizer.json", "vocab.json"),
+    ("processor_config.json", "preprocessor_config.json"),
+)
+"""What a checkpoint has beside its weights: one file of each group."""
+_LFS_POINTER = b"version https://git-lfs"
+"""Begin of the text that stands in the place of a file which Git LFS has not fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,15 @@ class CheckpointInfo:
 def resolve_checkpoint(name_or_path: str | Path) -> Path:
     """Directory of a complete checkpoint: the path itself, or the name's place in the local Hugging Face cache.
 
-    Raises ConfigError when it is not there or not whole. A name is never fetched: a run must not wait for 16 GB half-way.
+    Raises ConfigError when it is not there or not whole, also where a file is a pointer of Git LFS or weights are cut off. A name is never
+    fetched: a run must not wait for 16 GB half-way.
     """
     given = str(name_or_path)
     folder = Path(given).expanduser()
     if folder.is_dir():
-        _check_complete(folder, f"{given} is no complete model", "give the folder of a saved model")
+        problem = f"{given} is no complete model"
+        _check_complete(folder, problem, "give the folder of a saved model")
+        _check_whole(folder, problem, "get the file again")
         return folder.absolute()
     if given.startswith((".", "/", "~")) or given.count("/") != 1:
         raise ConfigError(
@@ -80,8 +92,23 @@ def resolve_checkpoint(name_or_path: str | Path) -> Path:
             f"there is neither a folder {given} nor a checkpoint of that name in the local Hugging Face cache: "
             f"correct the path, or fetch the checkpoint first with `hf download {given}`"
         )
-    _check_complete(cached, f"{given} is not complete in the local Hugging Face cache", f"run `hf download {given}`")
+    problem = f"{given} is not complete in the local Hugging Face cache"
+    _check_complete(cached, problem, f"run `hf download {given}`")
+    _check_whole(cached, problem, f"run `hf download {given} --force-download`")
     return cached
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Whether a file is the pointer that Git LFS leaves where it has not fetched the file itself.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Whether it begins as such pointers do.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
 
 
 def read_checkpoint_info(directory: Path) -> CheckpointInfo:
@@ -124,17 +151,30 @@ def _cached(name: str) -> Path | None:
 
 
 def _check_complete(folder: Path, problem: str, fix: str) -> None:
-    index = folder / "model.safetensors.index.json"
-    shards = set(_read_json(index)["weight_map"].values()) if index.is_file() else set()
-    alternatives = (
-        ("config.json",),
-        ("tokenizer.json", "vocab.json"),
-        ("processor_config.json", "preprocessor_config.json"),
-        *((shard,) for shard in sorted(shards or {"model.safetensors"})),
-    )
-    for names in alternatives:
+    for names in (*_OTHER_FILES, *((shard,) for shard in _shards(folder))):
         if not any((folder / name).is_file() for name in names):
             raise ConfigError(f"{problem}, {' or '.join(names)} is missing: {fix}")
+
+
+def _check_whole(folder: Path, problem: str, fix: str) -> None:
+    """Check that the files of a complete checkpoint are the files themselves, and that the weights are not cut off."""
+    shards = _shards(folder)
+    for name in (*(name for names in _OTHER_FILES for name in names), *shards):
+        if (folder / name).is_file() and is_lfs_pointer(folder / name):
+            raise ConfigError(
+                f"{problem}, {name} is a pointer of Git LFS: fetch the file itself with `git lfs pull`, or {fix}"
+            )
+    for name in shards:
+        try:
+            read_header(folder / name)
+        except WeightUpdateError as error:
+            raise ConfigError(f"{problem}, {error}: {fix}") from None
+
+
+def _shards(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    found = set(_read_json(index)["weight_map"].values()) if index.is_file() else set()
+    return sorted(found or {"model.safetensors"})
 
 
 def _image_processor(directory: Path) -> dict[str, Any]:

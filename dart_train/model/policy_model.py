@@ -103,6 +103,7 @@ def load_model(name_or_path: str | Path, device: str = "cpu", *, bfloat16: bool 
         raise ModelNotFoundError(str(error)) from None
     patch_torch_extras()
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     register_legacy_processors()
@@ -110,7 +111,7 @@ def load_model(name_or_path: str | Path, device: str = "cpu", *, bfloat16: bool 
         dtype = torch.bfloat16 if bfloat16 else torch.float32
         model = AutoModelForImageTextToText.from_pretrained(directory, dtype=dtype)
         processor = AutoProcessor.from_pretrained(directory)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelNotFoundError(f"cannot load a vision-language model from {name_or_path}: {error}") from error
     return LoadedModel(model=model.to(device), processor=processor)
 

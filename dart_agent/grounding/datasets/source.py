@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_agent.errors import ConfigError
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, leads_outside
+from dart_agent.inference.checkpoint_files import is_lfs_pointer
 from dart_agent.strict_model import format_validation_error
 
 DIGITS = 9
@@ -117,13 +118,8 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        hint = "; it is a pointer of Git LFS: fetch the file itself with `git lfs pull`" if _is_pointer(path) else ""
+        hint = "; it is a pointer of Git LFS: fetch the file itself with `git lfs pull`" if is_lfs_pointer(path) else ""
         raise ConfigError(f"{path} is no JSON file ({error}){hint or ': get the file again'}") from None
-
-
-def _is_pointer(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(40).startswith(b"version https://git-lfs")
 
 
 def read_records(path: Path, kind: type[R], what: str) -> list[R]:

@@ -17,10 +17,16 @@ from dart_agent.errors import ConfigError  # noqa: E402
 from dart_agent.grounding.answers import answer_text  # noqa: E402
 from dart_agent.grounding.forward import refusal_probabilities, run_forward  # noqa: E402
 from dart_agent.grounding.head import HEADS, ActionHead  # noqa: E402
-from dart_agent.grounding.model import HEAD_PREFIX, SETTINGS_KEY, load_grounding_model  # noqa: E402
+from dart_agent.grounding.model import HEAD_PREFIX, SETTINGS_KEY, head_weights, load_grounding_model  # noqa: E402
 from dart_agent.grounding.packing import NO_LABEL, Question, QuestionPacker, pack  # noqa: E402
+from dart_agent.grounding.verifier import load_verifier  # noqa: E402
 from dart_train.model.init_model import init_model  # noqa: E402
 from tests.unit.dart_agent.grounding_models import FAMILIES, relative_error, screen, small_model  # noqa: E402
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 16\n"
+_HEADER = b'{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}'
+UNKNOWN_TYPE = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
+"""A file of weights as long as its header says, with a data type that safetensors does not know."""
 
 
 def reference_logits(
@@ -319,6 +325,21 @@ def test_head_weights_that_are_missing_are_named(tmp_path: Path) -> None:
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match="have no action head"):
         load_grounding_model(path)
+
+
+@pytest.mark.parametrize("content", [LFS_POINTER, b"", UNKNOWN_TYPE], ids=["pointer", "empty", "unknown type"])
+def test_damaged_weights_are_named(content: bytes, tmp_path: Path) -> None:
+    model = small_model("qwen3_vl", tmp_path)
+    path = tmp_path / "model"
+    path.mkdir()
+    model.save(path)
+    (path / "model.safetensors").write_bytes(content)
+    for load in (load_grounding_model, load_verifier):
+        with pytest.raises(ConfigError, match=r"model\.safetensors|cannot load a verifier") as caught:
+            load(str(path))
+        assert ("git lfs pull" in str(caught.value)) is (content == LFS_POINTER)
+    with pytest.raises(ConfigError, match=r"model\.safetensors cannot be read .* get the file again"):
+        head_weights(path)
 
 
 def test_several_images_of_different_sizes_share_a_pass(tmp_path: Path) -> None:

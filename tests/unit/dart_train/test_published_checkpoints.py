@@ -166,6 +166,51 @@ def test_a_folder_that_is_no_model_names_what_is_missing(checkpoint: Path, name:
         resolve_checkpoint(copy)
 
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 16\n"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "preprocessor_config.json"])
+def test_a_pointer_of_git_lfs_is_no_file_of_a_model(checkpoint: Path, name: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    for damaged in (name, "model-00002-of-00002.safetensors"):
+        whole = (copy / damaged).read_bytes()
+        (copy / damaged).write_bytes(LFS_POINTER)
+        with pytest.raises(ConfigError, match=rf"{damaged} is a pointer of Git LFS: .* `git lfs pull`"):
+            resolve_checkpoint(copy)
+        with pytest.raises(ModelNotFoundError, match="git lfs pull"):
+            load_model(copy)
+        (copy / damaged).write_bytes(whole)
+    assert resolve_checkpoint(copy) == copy
+
+
+def test_weights_that_are_cut_off_are_named(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--Org--Some-VL"
+    snapshot = repository / "snapshots" / "0123abc"
+    shutil.copytree(checkpoint, snapshot)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abc")
+    weights = snapshot / "model-00002-of-00002.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(ConfigError, match=r"it should have \d+ bytes .*: get the file again"):
+        resolve_checkpoint(snapshot)
+    with pytest.raises(ConfigError, match=r"model-00002.* bytes .*: run `hf download Org/Some-VL --force-download`"):
+        resolve_checkpoint("Org/Some-VL")
+    weights.write_bytes(b"")
+    with pytest.raises(ModelNotFoundError, match="not a complete safetensors file"):
+        load_model(snapshot)
+
+
+def test_weights_that_safetensors_cannot_read_are_no_model(checkpoint: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    header = b'{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}'
+    (copy / "model-00002-of-00002.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(ModelNotFoundError, match="cannot load a vision-language model"):
+        load_model(copy)
+
+
 # What the files say
 
 

@@ -76,8 +76,9 @@ async def finished_run(root: Path, monkeypatch: pytest.MonkeyPatch, **sections: 
     harness = RunHarness(root, monkeypatch, **sections)
     harness.version = lambda item: LAST if item.phase == "eval-after" else 0
     await harness.run()
-    for name in ("tokenizer.json", "processor_config.json", "model.safetensors"):
+    for name in ("tokenizer.json", "processor_config.json"):
         (harness.paths.warm_start_model / name).touch()  # no fake component reads them
+    write_weights(harness.paths.warm_start_model, 0.0)
     # As the real one, which asks the farm on a loop of its own.
     monkeypatch.setattr(stored, "check_recipe", lambda recipe, paths: asyncio.run(asyncio.sleep(0)))
     return harness
