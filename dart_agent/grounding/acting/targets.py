@@ -35,8 +35,8 @@ class TargetSpan:
     """A description in an answer.
 
     Attributes:
-        text: The description.
-        start: Where it begins in the answer.
+        text: The description, without the marks that a box may stand in.
+        start: Where the value of the box begins in the answer, marks included.
         end: Where it ends.
     """
 
@@ -93,10 +93,9 @@ def find_targets(answer: str) -> list[TargetSpan]:
         return []
     found = []
     for box in _ARGUMENT.finditer(answer, marks[-1].end()):
-        value = box["value"] or ""
-        words = _MARKS.sub("", value)
-        if re.search(r"[^\W\d_]", words) and "<|" not in words and len(value) <= MAX_TARGET:
-            found.append(TargetSpan(value.strip(), box.start("value"), box.end("value")))
+        words = _MARKS.sub("", box["value"] or "").strip()
+        if re.search(r"[^\W\d_]", words) and "<|" not in words and len(words) <= MAX_TARGET:
+            found.append(TargetSpan(words, box.start("value"), box.end("value")))
     return found
 
 

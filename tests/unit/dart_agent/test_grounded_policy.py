@@ -51,6 +51,20 @@ def test_descriptions_are_found_where_boxes_hold_words(answer: str, wanted: list
     assert [target.text for target in find_targets(answer)] == wanted
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["<|box_start|>the save button<|box_end|>", "<point>the save button</point>", "<bbox> the save button </bbox>"],
+)
+def test_descriptions_in_the_marks_of_a_box_are_asked_without_them(value: str) -> None:
+    answer = f"Action: click(start_box='{value}')"
+    (target,) = find_targets(answer)
+    assert target.text == "the save button"
+    assert target.instruction == "click the save button"
+    assert answer[target.start : target.end] == value
+    filled = fill_targets(answer, [target], [(10.9, 20.2)], (96, 64))
+    assert filled == "Action: click(start_box='(10,20)')"
+
+
 def test_filled_answers_are_read_as_points() -> None:
     answer = "Action: drag(start_box='the first row', end_box='the bin')"
     for coordinates, wanted in (("pixels", ((10, 20), (95, 63))), ("thousandths", ((10, 20), (96, 64)))):
