@@ -2,8 +2,8 @@
 
 Role: `record_applications` walks applications on desktops of a farm. Rule: applications do not depend on each other, so that the number of
 desktops changes nothing but the time. A farm or a desktop that fails costs the application that was being walked, which is told as missing
-with the cause, and another desktop is leased; finished applications are kept on disk, and a second call with the same folder goes on from
-there. Non-goals: questions (`dart_agent.grounding.desktop_ground.benchmark`).
+with the cause, and another desktop is leased; one that fails before an application is walked costs none. Finished applications are kept on
+disk, and a second call with the same folder goes on from there. Non-goals: questions (`dart_agent.grounding.desktop_ground.benchmark`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from dart_agent.grounding.desktop_ground.applications import GroundApplication, 
 from dart_agent.grounding.desktop_ground.kept_screens import KeptScreens
 from dart_agent.grounding.desktop_ground.screen import CapturedScreen
 from dart_agent.grounding.desktop_ground.walk import ApplicationMissing, snapshot_of, walk_application
-from dart_envs.errors import DartEnvError
+from dart_envs.errors import DartEnvError, NoCapacityError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_server.wire import DesktopShape, SnapshotView
 
 LEASE_WAIT_S = 300.0
+MOST_ATTEMPTS = 3
+"""Attempts in a row to lease a desktop and take its first snapshot, before applications are left to the other desktops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class _Walk:
     progress: Callable[[str], None]
     waiting: deque[GroundApplication]
     found: RecordedApplications
+    cause: DartEnvError | None = None
+    """Why the latest desktop that is not replaced failed."""
 
     def leave_out(self, application: GroundApplication, cause: Exception) -> None:
         """Count an application as missing."""
@@ -109,7 +113,7 @@ async def record_applications(
 
     Raises:
         ConfigError: The plan names an unknown image or application, or what is kept was recorded with other values.
-        DartEnvError: The farm has no desktop; the screens of finished applications are kept.
+        DartEnvError: The farm gives no usable desktop while applications wait; the screens of finished applications are kept.
     """
     walk = _begin(plan, kept, find_applications(plan.image, plan.applications).applications, progress)
     try:
@@ -119,6 +123,8 @@ async def record_applications(
                     group.create_task(_work(farm, walk))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
+    if walk.waiting and walk.cause is not None:
+        raise walk.cause
     return walk.found
 
 
@@ -145,13 +151,26 @@ def _begin(
 
 
 async def _work(farm: AsyncFarmClient, walk: _Walk) -> None:
-    """One desktop after the other, until no application waits: another one after each failure of farm or desktop."""
+    """One desktop after the other, until no application waits: another one after each failure of farm or desktop.
+
+    After `MOST_ATTEMPTS` without a usable desktop, or where none becomes free in time, the applications are left to the other desktops.
+    """
+    failures = 0
     while walk.waiting:
-        async with (
-            await farm.lease(walk.plan.shape(), wait_s=LEASE_WAIT_S) as lease,
-            snapshot_of(farm, lease) as base,
-        ):
-            await _walk_on(farm, lease, base, walk)
+        try:
+            async with (
+                await farm.lease(walk.plan.shape(), wait_s=LEASE_WAIT_S) as lease,
+                snapshot_of(farm, lease) as base,
+            ):
+                failures = 0
+                await _walk_on(farm, lease, base, walk)
+        except DartEnvError as error:
+            failures += 1
+            if failures == MOST_ATTEMPTS or isinstance(error, NoCapacityError):
+                walk.cause = error
+                walk.progress(f"a desktop failed and is not replaced: {error}")
+                return
+            walk.progress(f"a desktop failed, and another one is leased: {error}")
 
 
 async def _walk_on(farm: AsyncFarmClient, lease: AsyncLease, base: SnapshotView, walk: _Walk) -> None:

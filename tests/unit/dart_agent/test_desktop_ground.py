@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -34,7 +34,7 @@ from dart_agent.grounding.desktop_ground.walk import (
     find_openers,
 )
 from dart_agent.grounding.samples import read_image, read_samples
-from dart_envs.errors import FarmError
+from dart_envs.errors import DartEnvError, FarmError, FarmTimeoutError, NoCapacityError
 from tests.unit.dart_agent.drawn_screens import USUAL, Node, button, captured, tree, window
 
 
@@ -397,10 +397,18 @@ def test_generate_checks_what_was_asked_before_it_starts_a_farm(tmp_path: Path) 
 
 
 class StubFarm:
-    """A farm that gives desktops without anything on them, and counts them."""
+    """A farm that gives desktops without anything on them, and counts them.
 
-    def __init__(self) -> None:
+    Args:
+        refused: Errors by number of the lease, from 1.
+        broken: Errors of the first snapshot, by number of the lease.
+    """
+
+    def __init__(
+        self, refused: Mapping[int, DartEnvError] | None = None, broken: Mapping[int, DartEnvError] | None = None
+    ) -> None:
         self.leased = 0
+        self.refused, self.broken = refused or {}, broken or {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -410,7 +418,9 @@ class StubFarm:
 
     async def lease(self, _shape: object, *, wait_s: float) -> StubLease:
         self.leased += 1
-        return StubLease()
+        if self.leased in self.refused:
+            raise self.refused[self.leased]
+        return StubLease(self.broken.get(self.leased))
 
     async def delete_snapshot(self, _snapshot_id: str) -> None:
         raise FarmError("the farm is away", code="unreachable")
@@ -421,6 +431,9 @@ class StubLease:
 
     image_digest = "sha256:1"
 
+    def __init__(self, error: DartEnvError | None) -> None:
+        self.error = error
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -428,12 +441,16 @@ class StubLease:
         pass
 
     async def snapshot(self) -> SimpleNamespace:
+        if self.error is not None:
+            raise self.error
         return SimpleNamespace(snapshot_id="snap_1")
 
 
-def stub_walks(monkeypatch: pytest.MonkeyPatch, failing: dict[str, Exception]) -> tuple[StubFarm, list[str]]:
+def stub_walks(
+    monkeypatch: pytest.MonkeyPatch, failing: dict[str, Exception], farm: StubFarm | None = None
+) -> tuple[StubFarm, list[str]]:
     """Applications of the image `basic` show drawn screens, except those that fail; the names in the order of walking."""
-    farm, names = StubFarm(), []
+    farm, names = farm or StubFarm(), []
 
     async def connect(_url: str | None) -> StubFarm:
         return farm
@@ -479,6 +496,51 @@ async def test_a_desktop_that_fails_costs_its_application_and_a_second_call_goes
     assert fresh == manifest, "screens that were kept give the same questions as screens of one call"
     with pytest.raises(ConfigError, match="is not empty"):
         check_folder(tmp_path, plan)
+
+
+BASIC = ["galculator", "lxterminal", "mousepad", "thunar", "zenity"]
+
+
+async def test_a_desktop_whose_first_snapshot_fails_costs_no_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = {number: FarmTimeoutError("the snapshot timed out") for number in (2, 3)}
+    farm, names = stub_walks(monkeypatch, {}, StubFarm(broken=broken))
+    lines: list[str] = []
+    manifest = await generate(GroundPlan(image="basic", least=10, desktops=2), tmp_path, lines.append)
+    assert sorted(names) == sorted(manifest["by_application"]) == BASIC
+    assert manifest["missing"] == {}
+    assert farm.leased == 4
+    assert "a desktop failed, and another one is leased: the snapshot timed out" in lines
+
+
+async def test_a_desktop_that_the_farm_has_no_room_for_leaves_the_applications_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = NoCapacityError("no desktop became free within 300 s", code="no_capacity")
+    farm, names = stub_walks(monkeypatch, {}, StubFarm({2: full}))
+    lines: list[str] = []
+    await generate(GroundPlan(image="basic", least=10, desktops=2), tmp_path, lines.append)
+    assert sorted(names) == BASIC
+    assert farm.leased == 2, "its time to wait is over"
+    assert "a desktop failed and is not replaced: no desktop became free within 300 s" in lines
+
+
+async def test_a_farm_that_gives_no_desktop_any_more_ends_the_call_and_keeps_the_screens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = {number: FarmError(f"refusal {number}", code="unreachable") for number in range(2, 9)}
+    failing: dict[str, Exception] = {"thunar": FarmError("the restore failed", code="snapshot_failed")}
+    farm, names = stub_walks(monkeypatch, failing, StubFarm(away))
+    plan = GroundPlan(image="basic", least=10)
+    with pytest.raises(FarmError, match=f"refusal {1 + recording.MOST_ATTEMPTS}"):
+        await generate(plan, tmp_path, lambda _: None)
+    assert names == ["mousepad", "thunar"]
+    farm.refused = {}
+    names.clear()
+    failing.clear()
+    assert (await generate(plan, tmp_path, lambda _: None))["missing"] == {}
+    assert names == ["thunar", "lxterminal", "galculator", "zenity"]
 
 
 def test_show_draws_targets_on_pictures_and_a_sheet(tmp_path: Path) -> None:
