@@ -174,8 +174,8 @@ class Leases:
     async def attach(self, lease_id: str, principal: Principal, *, takeover: bool) -> wire.LeaseGrant:
         """A lease by reference, for another process of its owner.
 
-        With `takeover` the fencing token grows: the former user's calls are refused. Raises `database_unavailable` before anything has
-        changed.
+        With `takeover` the fencing token grows: the former user's calls are refused, also one of another takeover that is still being
+        written. Raises `database_unavailable` before anything has changed.
         """
         await self._repository.wait_available()
         lease = await self.require(lease_id, principal)
@@ -185,9 +185,12 @@ class Leases:
         if takeover:
             slot.fencing_token += 1
             lease.fencing_token = slot.fencing_token
+        access = LeaseAccess(lease, slot, slot.fencing_token)
         note = NewEvent("lease_attached", slot.desktop_id, lease_id, slot.fencing_token, {"takeover": takeover})
         await self._repository.wait_committed(self._repository.save_desktop(slot, note))
-        self.check(LeaseAccess(lease, slot, slot.fencing_token))
+        await self.require(lease_id, principal)
+        if takeover:
+            self.check(access)
         return self.reply(lease)
 
     async def access(
@@ -209,13 +212,14 @@ class Leases:
         lease = access.lease
         if lease.state is not LeaseState.ACTIVE or self._clock.monotonic() >= lease.deadline_s:
             raise _ended(lease)
-        if access.slot.fencing_token != access.fencing_token:
+        if lease.slot is not access.slot or access.slot.fencing_token != access.fencing_token:
             detail = f"fencing_token {access.fencing_token} is not the desktop's fencing_token of now"
             raise ApiError(ErrorCode.FENCED, detail, hint=f"GET /v1/leases/{lease.lease_id} tells it.")
 
     async def reset(self, access: LeaseAccess, request: wire.ResetRequest) -> wire.ResetReply:
         """A fresh copy of a snapshot, or a fresh desktop, for the lease; the fencing token grows first, so that late calls are refused.
 
+        A takeover or another reset that comes while this one waits for a standby fences it off: `fenced`, and it changes nothing more.
         Raises `database_unavailable` before anything has changed.
         """
         await self._repository.wait_available()
@@ -224,9 +228,10 @@ class Leases:
         target = DesktopTarget(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
         target = self._pool.resolve_target(target)
         access.slot.fencing_token += 1
-        lease.fencing_token = access.slot.fencing_token
+        began = LeaseAccess(lease, access.slot, access.slot.fencing_token)
+        lease.fencing_token = began.fencing_token
         waited = await self._pool.standby.wait_for_pending(target)
-        self.check(LeaseAccess(lease, access.slot, lease.fencing_token))
+        self.check(began)
         slot = self._pool.standby.swap_in_standby(access.slot, target)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id

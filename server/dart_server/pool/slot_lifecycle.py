@@ -167,6 +167,7 @@ class SlotLifecycle:
 
     async def _destroy(self, slot: Slot) -> None:
         async with slot.lock:
+            slot.state = DesktopState.GONE  # a reset that held the lock until now has given it a state of its own
             try:
                 await self._preparer.discard(slot)
             except Exception as error:  # noqa: BLE001 - whatever stops it, the slot must be seen again
