@@ -264,7 +264,12 @@ class Farm:
         return drained > undrained
 
     async def quarantine(self, desktop_id: str, reason: str) -> wire.DesktopView:
-        """Keep a desktop from use. Raises `not_found`, `no_capacity`, `invalid`."""
+        """Keep a desktop from use.
+
+        Raises `not_found`, `no_capacity`, `invalid`; `database_unavailable` before anything has changed, or when the database went away
+        while it was written: repeated, the request tells that the desktop is quarantined.
+        """
+        await self.repository.wait_available()
         slot = self._slot(desktop_id)
         if slot.state is DesktopState.QUARANTINED:
             return slot.view()
@@ -272,10 +277,7 @@ class Farm:
             hint = "Try again when that is done."
             raise ApiError(ErrorCode.INVALID, f"{desktop_id} is being made, reset or removed", status=409, hint=hint)
         lease = next((lease for lease in self.leases.active if lease.slot is slot), None)
-        left = await self.pool.quarantine_slot(slot, reason)
-        if lease is not None and left is not None:
-            lease.slot, lease.desktop_id, lease.fencing_token = left, left.desktop_id, left.fencing_token
-            await self.repository.move_lease(lease, left, slot)
+        await self.pool.quarantine_slot(slot, reason, lease)
         return slot.view()
 
     async def release(self, desktop_id: str, principal: Principal) -> wire.DesktopView:

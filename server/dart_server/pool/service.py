@@ -26,7 +26,7 @@ from dart_server.pool.slot_lifecycle import SlotLifecycle
 from dart_server.pool.slots import Slots
 from dart_server.pool.standby import Standby
 from dart_server.providers import base
-from dart_server.records import DesktopTarget, Slot
+from dart_server.records import DesktopTarget, LeaseRecord, Slot
 from dart_server.settings import FarmSettings
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock, ErrorCode
@@ -165,16 +165,13 @@ class Pool:
         await self.named.delete(name)
         self.dispatch()
 
-    async def quarantine_slot(self, slot: Slot, reason: str) -> Slot | None:
-        """Quarantine a slot; the one without a desktop in which its lease goes on, if it had one. Raises `ApiError`."""
-        left = None
-        if slot.lease_id is not None:
-            left = self.table.placeholder_for(slot)
-            slot.lease_id = None
-            slot.fencing_token += 1
-        await self.quarantine.add(slot, reason, by_admin=True)
+    async def quarantine_slot(self, slot: Slot, reason: str, lease: LeaseRecord | None) -> None:
+        """Quarantine a slot; the lease that has it goes on in one without a desktop. Raises `no_capacity`, `database_unavailable`."""
+        if lease is None:
+            await self.quarantine.add(slot, reason, by_admin=True)
+        else:
+            await self.quarantine.add_leased(slot, reason, lease, self.table.placeholder_for(slot))
         self.dispatch()
-        return left
 
     def drain(self, *, on: bool) -> None:
         """Grant nothing more, while leases go on, or grant again. Raises `draining` in those who wait."""

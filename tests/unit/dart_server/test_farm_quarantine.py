@@ -6,10 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from database_fixtures import locked
 from farm_fake import FakeProvider
 from farm_harness import Api, MakeApi, ManualClock, wait_until
 from test_farm_failures import abandon
 
+from dart_server.database import write_queue
 from dart_server.providers.base import DesktopHealth, HealthCause
 from dart_server.wire import DesktopState
 
@@ -189,6 +191,105 @@ async def test_a_lease_goes_on_without_the_desktop_that_was_taken_from_it(
     assert (await api.call("POST", f"{path}/execute", lease=lease, **run)).status_code == 200
     assert taken in provider.desktops
     assert provider.desktops[taken].frozen
+
+
+def dead_leases(api: Api) -> list[str]:
+    """Leases that slots are held for although they are not active."""
+    active = {lease.lease_id for lease in api.farm.leases.active}
+    return [slot.lease_id for slot in api.farm.pool.slots.values() if slot.lease_id not in (None, *active)]
+
+
+async def test_a_leased_desktop_is_quarantined_while_the_database_goes_away(
+    make_api: MakeApi, clock: ManualClock, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_server.database.engine.BUSY_MS", 20)
+    monkeypatch.setattr(write_queue, "AVAILABILITY_TIMEOUT_S", 0.2)
+    api = await make_api(max_desktops=3)
+    lease, other = await api.create_lease(), await api.create_lease()
+    path = f"/v1/desktops/{lease['desktop_id']}/quarantine"
+    with locked(api.farm.settings.database_url):
+        refused = await api.call("POST", path)
+        assert (refused.status_code, refused.json()["error"]) == (503, "database_unavailable")
+        assert provider.desktops[lease["desktop_id"]].frozen
+        refused = await api.call("POST", f"/v1/desktops/{other['desktop_id']}/quarantine")
+        assert (refused.status_code, quarantined(api)) == (503, [lease["desktop_id"]]), "nothing has changed"
+    async with asyncio.timeout(30):
+        while api.farm.database.unavailable_reason is not None:
+            await clock.advance(2.0)
+    assert (await api.call("POST", path)).json()["state"] == "quarantined"
+    view = (await api.call("GET", f"/v1/leases/{lease['lease_id']}")).json()
+    assert (view["state"], view["desktop_id"] != lease["desktop_id"]) == ("active", True)
+    assert (await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")).status_code == 204
+    assert dead_leases(api) == []
+    assert quarantined(api) == [lease["desktop_id"]]
+
+
+async def test_a_lease_that_ends_while_its_desktop_is_quarantined_leaves_that_one_alone(
+    make_api: MakeApi, provider: FakeProvider, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await make_api(max_desktops=2, quarantine_ttl_s=100)
+    lease = await api.create_lease()
+    taken = lease["desktop_id"]
+    begun, gate = hold_freezes(provider, monkeypatch)
+    setting_aside = asyncio.create_task(api.call("POST", f"/v1/desktops/{taken}/quarantine"))
+    await begun.wait()
+    assert (await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")).status_code == 204
+    gate.set()
+    assert (await setting_aside).json()["state"] == "quarantined"
+    assert dead_leases(api) == []
+    again = await api.create_lease(ttl_s=1000)
+    assert again["desktop_id"] != taken
+    clock.now += 101
+    await api.farm.pool.tick()
+    await wait_until(lambda: taken not in provider.desktops)
+    assert provider.desktops.keys() == {again["desktop_id"]}
+    reply = await api.call("POST", f"/v1/leases/{again['lease_id']}/execute", lease=again, json={"argv": ["ls"]})
+    assert reply.status_code == 200
+
+
+async def test_a_farm_killed_in_the_quarantine_of_a_leased_desktop_comes_back_with_lease_and_quarantine(
+    make_api: MakeApi, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await make_api(max_desktops=3)
+    lease = await api.create_lease()
+    begun, _ = hold_freezes(provider, monkeypatch)
+    setting_aside = asyncio.create_task(api.call("POST", f"/v1/desktops/{lease['desktop_id']}/quarantine"))
+    await begun.wait()
+    await api.farm.repository.flush_if_available()
+    abandon(api.farm)
+    setting_aside.cancel()
+    await asyncio.wait({setting_aside})
+    monkeypatch.undo()
+    second = await make_api(max_desktops=3)
+    view = (await second.call("GET", f"/v1/leases/{lease['lease_id']}")).json()
+    assert (view["state"], quarantined(second)) == ("active", [lease["desktop_id"]])
+    lease["fencing_token"] = view["fencing_token"]
+    await second.reset(lease)
+    reply = await second.call("POST", f"/v1/leases/{lease['lease_id']}/execute", lease=lease, json={"argv": ["ls"]})
+    assert reply.status_code == 200
+
+
+async def test_the_end_of_a_quarantine_removes_only_what_is_quarantined(
+    make_api: MakeApi, provider: FakeProvider, clock: ManualClock
+) -> None:
+    api = await make_api(quarantine_ttl_s=100)
+    lease = await api.create_lease(ttl_s=1000)
+    api.farm.pool.quarantine._expires_at_s[lease["desktop_id"]] = clock.monotonic()
+    await api.farm.pool.tick()
+    assert api.farm.pool.slots[lease["desktop_id"]].state is DesktopState.LEASED
+
+
+def hold_freezes(provider: FakeProvider, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Freezes set the first event and wait for the second."""
+    begun, gate, freeze = asyncio.Event(), asyncio.Event(), provider.freeze
+
+    async def held(desktop_id: str) -> None:
+        begun.set()
+        await gate.wait()
+        await freeze(desktop_id)
+
+    monkeypatch.setattr(provider, "freeze", held)
+    return begun, gate
 
 
 async def test_releasing_a_leased_desktop_ends_its_lease(make_api: MakeApi) -> None:

@@ -60,12 +60,13 @@ class LeaseStatements(Statements):
         extended = _EXTEND(row_key=lease.lease_id, expires_at=lease.expires_at, ttl_s=lease.ttl_s)
         return self._write(extended, key=f"until {lease.lease_id}")
 
-    def move_lease(self, lease: LeaseRecord, slot: Slot, former: Slot) -> WriteReceipt:
-        """Write that a lease goes on in another desktop, and that the former one is nobody's."""
+    def move_lease(self, lease: LeaseRecord, slot: Slot, former: Slot, note: NewEvent | None = None) -> WriteReceipt:
+        """Write that a lease goes on in another desktop, and that the former one is nobody's; `note`: what became of that one."""
         now = self._clock.time()
         moved = _MOVE(row_key=lease.lease_id, desktop_id=slot.desktop_id)
-        note = NewEvent("lease_moved", slot.desktop_id, lease.lease_id, slot.fencing_token, {"from": former.desktop_id})
-        return self._db.write(moved, desktop_row(slot, now), desktop_row(former, now), self._event(note))
+        told = NewEvent("lease_moved", slot.desktop_id, lease.lease_id, slot.fencing_token, {"from": former.desktop_id})
+        events = [self._event(event) for event in (note, told) if event is not None]
+        return self._db.write(moved, desktop_row(slot, now), desktop_row(former, now), *events)
 
     def end_lease(self, lease: LeaseRecord, reason: str | None = None) -> WriteReceipt:
         """Write the end of a lease with its final fencing_token; its event tells the reason when it is not the lease's own time."""
