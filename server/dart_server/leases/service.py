@@ -79,16 +79,23 @@ class Leases:
         try:
             await self._repository.add_leases(grants)
         except BaseException as error:
-            for lease, slot in grants:
-                self._active.pop(lease.lease_id, None)
-                lease.state, lease.slot = LeaseState.RELEASED, None
-                self._pool.release(slot, owner)
+            for lease, _ in grants:
+                self._withdraw(lease)
             if isinstance(error, IntegrityError):
                 raise request_id_reused_error(request.client_request_id) from error
             raise
         for _ in grants:
             self._metrics.lease("granted")
         return [lease for lease, _ in grants]
+
+    def _withdraw(self, lease: LeaseRecord) -> None:
+        """Take back a grant that was not written, unless the lease has ended meanwhile: its slot may belong to another one by then."""
+        if self._active.pop(lease.lease_id, None) is None:
+            return
+        slot, lease.slot = lease.slot, None
+        lease.state = LeaseState.RELEASED
+        if slot is not None:
+            self._pool.release(slot, lease.owner)
 
     def _begin(
         self, claim_id: str, owner: str, request: wire.ClaimRequest, image_digest: str, slot: Slot, number: int

@@ -22,6 +22,8 @@ from dart_server.database.repository import NewEvent, Repository
 from dart_server.database.transactions import TransactionWriter
 from dart_server.database.write_queue import Database
 from dart_server.errors import DatabaseUnavailableError, FarmConfigError
+from dart_server.records import LeaseRecord, Slot
+from dart_server.wire import DesktopState
 
 
 @pytest.fixture(autouse=True)
@@ -317,3 +319,55 @@ async def test_the_farm_goes_on_while_its_database_is_away(make_api: MakeApi, cl
     assert again["lease_id"] != held["lease_id"]
     events = (await api.call("GET", "/v1/events")).json()
     assert [event["data"]["events_dropped"] for event in events if event["kind"] == "database_recovered"] == [0]
+
+
+async def test_a_grant_that_expires_before_it_is_refused_gives_its_desktop_back_once(
+    make_api: MakeApi, clock: ManualClock
+) -> None:
+    api = await make_api(warm_desktops=1)
+    former = await api.create_lease()
+    await api.call("DELETE", f"/v1/leases/{former['lease_id']}")
+    await wait_until(lambda: sum(slot.unused and not slot.busy for slot in api.farm.pool.slots.values()) == 1)
+    body = {"client_request_id": "expires-first", "ttl_s": 1.5}
+    with locked(api.farm.settings.database_url):
+        claiming = asyncio.create_task(api.call("POST", "/v1/leases", json=body))
+        await wait_until(lambda: bool(api.farm.leases.active))
+        (pending,) = api.farm.leases.active
+        clock.now += 2.0
+        await api.farm.leases.expire_due()
+        assert (await claiming).json()["error"] == "database_unavailable"
+        assert api.farm.pool.queue.fair_queue.held(pending.owner) == 0
+    async with asyncio.timeout(30):
+        while api.farm.database.unavailable_reason is not None:
+            await clock.advance(2.0)
+    ends = await api.farm.repository.events(0, 50, lease_id=pending.lease_id)
+    assert sum(event.kind in ("lease_expired", "lease_released") for event in ends) == 1
+
+
+async def test_a_refused_grant_leaves_its_slot_to_the_next_lease(
+    make_api: MakeApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await make_api(max_desktops=1)
+    repository, gate = api.farm.repository, asyncio.Event()
+
+    async def refused(grants: Sequence[tuple[LeaseRecord, Slot]]) -> None:
+        await gate.wait()
+        raise DatabaseUnavailableError("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(repository, "add_leases", refused)
+        claiming = asyncio.create_task(
+            api.call("POST", "/v1/leases", json={"client_request_id": "expires-first", "ttl_s": 1.5})
+        )
+        await wait_until(lambda: bool(api.farm.leases.active))
+        clock.now += 2.0
+        await api.farm.leases.expire_due()
+    held = await api.create_lease()
+    gate.set()
+    assert (await claiming).json()["error"] == "database_unavailable"
+    (slot_,) = api.farm.pool.slots.values()
+    (lease_,) = api.farm.leases.active
+    assert (slot_.lease_id, slot_.state) == (held["lease_id"], DesktopState.LEASED)
+    assert api.farm.pool.queue.fair_queue.held(lease_.owner) == 1
+    run = {"json": {"argv": ["ls"]}}
+    assert (await api.call("POST", f"/v1/leases/{held['lease_id']}/execute", lease=held, **run)).status_code == 200

@@ -51,8 +51,9 @@ class LeaseStatements(Statements):
                     slot.has_row = False
             else:
                 for lease, _ in grants:
-                    lease.state = wire.LeaseState.RELEASED
-                    self.end_lease(lease)
+                    if lease.state is wire.LeaseState.ACTIVE:  # whoever ended it meanwhile has written that
+                        lease.state = wire.LeaseState.RELEASED
+                        self.end_lease(lease)
             raise
 
     def extend_lease(self, lease: LeaseRecord) -> WriteReceipt:
