@@ -38,7 +38,7 @@ from dart_server.pool.service import Pool
 from dart_server.providers.base import Inventory, Provider, ProviderError, SupportsFreeze
 from dart_server.records import LeaseRecord, LiveDesktops, Slot, SnapshotRecord
 from dart_server.settings import FarmSettings
-from dart_server.setups.service import Setups
+from dart_server.setups.service import Setups, build_ended_error
 from dart_server.snapshots.service import Snapshots
 from dart_server.wire import Clock, DesktopState, ErrorCode, FaultOwner
 from dart_server.wire.extras import package_version
@@ -223,22 +223,25 @@ class Farm:
                 return await self.snapshots.take(
                     slot, "user", lease.owner, name=request.name, description=request.description
                 )
-        done = self.setups.published(request.grant)
+        done = self.setups.published(lease, request.grant)
         if done is not None:
             return done
         build = self.setups.require(lease, key, request.grant)
         async with slot.lock:
+            done = self.setups.published(lease, request.grant)  # by the same request, which held the lock until now
+            if done is not None:
+                return done
             self.guests.client(access)
+            if build.ended.is_set():
+                raise build_ended_error()
             record = await self.snapshots.take(
                 slot, "setup", lease.owner, setup_key=key, name=request.name, description=request.description
             )
-        if build.ended.is_set():
-            await self.snapshots.delete(record)
-            raise ApiError(
-                ErrorCode.LEASE_EXPIRED, "the build ended before its snapshot was made", hint="Claim the setup again."
-            )
-        await self.setups.publish(build, record)
-        return record
+            if not build.ended.is_set():
+                await self.setups.publish(build, record)
+                return record
+        await self.snapshots.delete(record)
+        raise build_ended_error()
 
     def not_ready_reasons(self) -> list[str]:
         """Why claims are not served now, in words; empty while they are."""

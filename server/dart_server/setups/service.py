@@ -37,8 +37,8 @@ class Setups:
         self._repository = repository
         self._clock = clock
         self._builds: dict[tuple[str, str], Build] = {}
-        self._published: dict[str, str] = {}
-        """grant hash -> snapshot id, so that a repeated publish is answered like the first."""
+        self._published: dict[str, dict[str, str]] = {}
+        """Lease id -> grant hash -> snapshot id, so that a repeated publish is answered like the first for as long as the lease lasts."""
 
     async def acquire(self, lease: LeaseRecord, key: str, wait_s: float) -> SetupGrant:
         """`ready` when the state exists, `build` when the caller is its builder now, `busy` when another still is after `wait_s`."""
@@ -70,9 +70,9 @@ class Setups:
             raise
         return SetupGrant(state="build", grant=grant)
 
-    def published(self, grant: str | None) -> SnapshotRecord | None:
-        """The snapshot that this grant has published already, if it is still there."""
-        snapshot_id = self._published.get(hash_secret(grant or ""))
+    def published(self, lease: LeaseRecord, grant: str | None) -> SnapshotRecord | None:
+        """The snapshot that this lease has published with this grant already, if it is still there."""
+        snapshot_id = self._published.get(lease.lease_id, {}).get(hash_secret(grant or ""))
         return self._snapshots.get(snapshot_id) if snapshot_id else None
 
     def require(self, lease: LeaseRecord, key: str, grant: str | None) -> Build:
@@ -89,7 +89,7 @@ class Setups:
 
     async def publish(self, build: Build, record: SnapshotRecord) -> None:
         """The state exists now; the others are woken."""
-        self._published[build.grant_sha256] = record.snapshot_id
+        self._published.setdefault(build.lease_id, {})[build.grant_sha256] = record.snapshot_id
         self._end(build)
         self._repository.end_setup(build.grant_sha256, "ready", build.key, build.lease_id, None)
 
@@ -100,7 +100,8 @@ class Setups:
             await self._free(build, reason)
 
     async def lease_ended(self, lease_id: str) -> None:
-        """Free whatever this lease was building."""
+        """Free whatever this lease was building, and forget what it has published."""
+        self._published.pop(lease_id, None)
         for build in [build for build in self._builds.values() if build.lease_id == lease_id]:
             await self._free(build, "the builder's lease ended")
 
@@ -112,3 +113,9 @@ class Setups:
         if self._builds.get((build.owner, build.key)) is build:
             del self._builds[(build.owner, build.key)]
         build.ended.set()
+
+
+def build_ended_error() -> ApiError:
+    """A build was given up, or its lease ended, before there was a snapshot to publish."""
+    detail = "the build ended before its snapshot was made"
+    return ApiError(ErrorCode.LEASE_EXPIRED, detail, hint="Claim the setup again.")

@@ -60,6 +60,46 @@ async def test_a_repeated_publish_is_answered_like_the_first(api: Api, provider:
     assert len(provider.snapshots) == 2
 
 
+async def test_a_publish_that_is_repeated_while_the_first_one_runs_is_answered_like_it(
+    api: Api, provider: FakeProvider
+) -> None:
+    lease = await api.create_lease()
+    taken = len(provider.snapshots)
+    body = {"publish_key": KEY, "grant": (await acquire_setup(api, lease))["grant"]}
+    path = f"/v1/leases/{lease['lease_id']}/snapshot"
+    first, again = await asyncio.gather(*(api.call("POST", path, lease=lease, json=body) for _ in range(2)))
+    assert (first.status_code, again.status_code) == (200, 200), again.text
+    assert first.json()["snapshot_id"] == again.json()["snapshot_id"]
+    assert sum(verb == "snapshot" for verb, _ in provider.log) == taken + 1
+    assert len(provider.snapshots) == taken + 1
+
+
+async def test_a_build_that_is_abandoned_while_its_snapshot_is_made_publishes_nothing(
+    api: Api, provider: FakeProvider
+) -> None:
+    lease = await api.create_lease()
+    before = set(provider.snapshots)
+    grant = (await acquire_setup(api, lease))["grant"]
+    path = f"/v1/leases/{lease['lease_id']}/snapshot"
+    body = {"publish_key": KEY, "grant": grant}
+    publishing = [asyncio.create_task(api.call("POST", path, lease=lease, json=body)) for _ in range(2)]
+    await wait_until(lambda: sum(verb == "snapshot" for verb, _ in provider.log) == 2, every_s=0)
+    await api.farm.setups.abandon(api.farm.leases.active[0].owner, KEY, grant, "given up")
+    for reply in await asyncio.gather(*publishing):
+        assert (reply.status_code, reply.json()["error"]) == (410, "lease_expired")
+    assert set(provider.snapshots) == before
+    assert sum(verb == "snapshot" for verb, _ in provider.log) == 2, "the one that waited makes none"
+    assert (await acquire_setup(api, lease))["state"] == "build"
+
+
+async def test_what_a_lease_has_published_is_forgotten_with_it(api: Api) -> None:
+    lease = await api.create_lease()
+    assert (await api.publish(lease, KEY)).status_code == 200
+    assert len(api.farm.setups._published) == 1
+    await api.call("DELETE", f"/v1/leases/{lease['lease_id']}")
+    assert api.farm.setups._published == {}
+
+
 async def test_one_builds_and_the_others_wait_until_it_is_published(api: Api) -> None:
     builder, waiter = await api.create_lease(), await api.create_lease()
     grant = (await acquire_setup(api, builder))["grant"]
