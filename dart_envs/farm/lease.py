@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,7 +29,6 @@ from dart_server.wire import (
     FrameSpec,
     InputEvent,
     LeaseGrant,
-    LeaseView,
     LiveViewTicket,
     ResetReply,
     ResetRequest,
@@ -174,10 +174,6 @@ class AsyncLease(GuestCalls):
 
     # What the farm reports about it.
 
-    async def view(self) -> LeaseView:
-        """Return the lease as the farm sees it, also after its end."""
-        return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
-
     async def live_view(self) -> LiveViewTicket:
         """Return a login to the lease's page on the dashboard, for one use (`dart_envs.farm.live` opens it).
 
@@ -214,7 +210,7 @@ class AsyncLease(GuestCalls):
         """Replace the desktop by a fresh copy: of a prepared state, of a snapshot, or of the booted base.
 
         The farm quarantines a snapshot that does not restore, and the desktop becomes a copy of its deepest ancestor
-        that restores.
+        that restores. A reset that fails, or has no answer in time, leaves the lease as it is: reset it again.
 
         Args:
             setup_key: Key of a prepared state. If it was never built, the booted base is used and the reply's
@@ -230,10 +226,17 @@ class AsyncLease(GuestCalls):
                 the ancestor's copy.
             FarmError: If the farm refuses.
         """
+        self.raise_if_lost()
         await self.close_channel()
-        request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id)
+        unfinished = await self._view_of_unfinished_reset()
+        if unfinished is not None:
+            self._fencing_token, self._setup_key = unfinished.fencing_token, unfinished.setup_key
+            self._desktop_id = unfinished.desktop_id or self._desktop_id
+        self._unfinished_reset = self._unfinished_reset or uuid.uuid4().hex
+        request = ResetRequest(setup_key=setup_key, snapshot_id=snapshot_id, reset_id=self._unfinished_reset)
         content = await self.call("POST", "/reset", body=request, timeout_s=RESET_TIMEOUT_S, check_health=False)
         reply = ResetReply.model_validate_json(content)
+        self._unfinished_reset = None
         self._fencing_token, self._desktop_id, self._setup_key = reply.fencing_token, reply.desktop_id, reply.setup_key
         self._snapshot_id = reply.snapshot_id
         if snapshot_id is not None and reply.quarantined and not allow_ancestor:

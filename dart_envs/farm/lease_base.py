@@ -23,6 +23,7 @@ from dart_envs.errors import (
     GuestError,
     LeaseLostError,
     NotFoundError,
+    StaleFencingTokenError,
 )
 from dart_envs.farm.base import GuestResponse
 from dart_envs.farm.channel import LeaseChannel, open_message_socket
@@ -39,6 +40,8 @@ from dart_server.wire import (
     FaultOwner,
     HeartbeatReply,
     LeaseGrant,
+    LeaseState,
+    LeaseView,
     RenewReply,
     RenewRequest,
     WireModel,
@@ -52,6 +55,8 @@ HEALTH_TIMEOUT_S = 15.0
 RELEASE_TIMEOUT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 10.0
 HEARTBEATS_PER_TTL = 3
+RESET_UNFINISHED = "reset_unfinished"
+"""Code of the `FarmError` of calls after a reset that failed, or had no answer, after the fencing token had grown for it."""
 HEARTBEAT_RETRY_S = 1.0
 """After a heartbeat that failed the next one comes this soon, so that a farm that is away shortly finds its leases kept."""
 
@@ -82,6 +87,8 @@ class LeaseBase:
         self._channel: LeaseChannel | None = None
         self._channel_lock = asyncio.Lock()
         self._lost: LeaseLostError | None = None
+        self._unfinished_reset: str | None = None
+        """Id of the resets since the last one that succeeded; the farm may have carried them out, or may do so yet."""
         self._release_task: asyncio.Task[None] | None = None
         self._unreleased = False
         self._heartbeat = self._start_heartbeats()
@@ -166,6 +173,17 @@ class LeaseBase:
     def farm_address(self) -> Address:
         """Where the farm listens."""
         return self.transport.address
+
+    async def view(self) -> LeaseView:
+        """Return the lease as the farm sees it, also after its end."""
+        return LeaseView.model_validate_json(await self.transport.call("GET", self.path))
+
+    async def _view_of_unfinished_reset(self) -> LeaseView | None:
+        """Return the lease where its fencing token comes from a reset of this object that did not succeed, else None."""
+        if self._unfinished_reset is None:
+            return None
+        view = await self.view()
+        return view if view.state is LeaseState.ACTIVE and view.reset_id == self._unfinished_reset else None
 
     async def health(self) -> DesktopHealthView:
         """Return whether the desktop is alive, and who owns its fault."""
@@ -427,7 +445,8 @@ class LeaseBase:
         """Find the owner of a failure: what may be a dead desktop is checked against its health.
 
         A farm that says at once how the desktop is, and has no answer of it for longer than it waits for one itself, waits for the desktop:
-        such a timeout is a `GuestError`.
+        such a timeout is a `GuestError`. A lease is not lost where its fencing token comes from a reset of this object that
+        did not succeed.
 
         Args:
             error: The failure.
@@ -436,6 +455,16 @@ class LeaseBase:
         Returns:
             The error to raise.
         """
+        if isinstance(error, StaleFencingTokenError) and self._lost is None:
+            try:
+                unfinished = await self._view_of_unfinished_reset()
+            except DartEnvError as unknown:
+                return unknown
+            if unfinished is not None:
+                message = (
+                    f"The last reset of lease {self.lease_id} did not succeed, and its desktop may be another one."
+                )
+                return FarmError(message, code=RESET_UNFINISHED, hint="Reset the lease again.")
         if isinstance(error, LeaseLostError):
             await self._mark_lost(error)
             return error

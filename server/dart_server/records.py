@@ -68,6 +68,8 @@ class Slot:
     created_at: float
     state: wire.DesktopState = wire.DesktopState.CREATING
     fencing_token: int = 0
+    reset_id: str | None = None
+    """The reset that the fencing token comes from, as its client named it; None where it comes from anything else."""
     lease_id: str | None = None
     snapshot_id: str | None = None
     setup_key: str | None = None
@@ -92,6 +94,11 @@ class Slot:
     guest: GuestClient | None = None
     failure: wire.DesktopHealthView | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def grow_fencing_token(self, reset_id: str | None = None) -> None:
+        """Refuse every call with an earlier fencing token. `reset_id`: the reset that does so, as its client named it."""
+        self.fencing_token += 1
+        self.reset_id = reset_id
 
     def view(self) -> wire.DesktopView:
         return wire.DesktopView(
@@ -149,6 +156,7 @@ class LeaseRecord:
             claim_id=self.claim_id,
             priority=self.priority,
             gang_size=self.gang_size,
+            reset_id=self.slot.reset_id if self.slot else None,
         )
 
 

@@ -16,7 +16,10 @@ class FarmTable(DeclarativeBase):
 
 
 class DesktopRow(FarmTable):
-    """One desktop slot; `fencing_token` only grows. A row is written before the desktop is made and kept after it is gone."""
+    """One desktop slot; `fencing_token` only grows, `reset_id` is the reset that it comes from.
+
+    A row is written before the desktop is made and kept after it is gone.
+    """
 
     __tablename__ = "desktops"
 
@@ -26,6 +29,7 @@ class DesktopRow(FarmTable):
     provider: Mapped[str] = mapped_column(String(32))
     state: Mapped[str] = mapped_column(String(16), index=True)
     fencing_token: Mapped[int] = mapped_column(Integer)
+    reset_id: Mapped[str | None] = mapped_column(String(64))
     lease_id: Mapped[str | None] = mapped_column(String(64))
     snapshot_id: Mapped[str | None] = mapped_column(String(64))
     setup_key: Mapped[str | None] = mapped_column(String(64))

@@ -102,7 +102,7 @@ class Leases:
     ) -> LeaseRecord:
         lease_id = new_id("lease")
         now = self._clock.time()
-        slot.fencing_token += 1
+        slot.grow_fencing_token()
         slot.lease_id, slot.state = lease_id, wire.DesktopState.LEASED
         slot.unused = slot.busy = False
         lease = LeaseRecord(
@@ -190,7 +190,7 @@ class Leases:
         if slot is None:
             raise _ended(lease)
         if takeover:
-            slot.fencing_token += 1
+            slot.grow_fencing_token()
             lease.fencing_token = slot.fencing_token
         access = LeaseAccess(lease, slot, slot.fencing_token)
         note = NewEvent("lease_attached", slot.desktop_id, lease_id, slot.fencing_token, {"takeover": takeover})
@@ -234,7 +234,7 @@ class Leases:
         lease = access.lease
         target = DesktopTarget(lease.shape, lease.image_digest, lease.owner, request.setup_key, request.snapshot_id)
         target = self._pool.resolve_target(target)
-        access.slot.fencing_token += 1
+        access.slot.grow_fencing_token(request.reset_id)
         began = LeaseAccess(lease, access.slot, access.slot.fencing_token)
         lease.fencing_token = began.fencing_token
         waited = await self._pool.standby.wait_for_pending(target)
@@ -242,7 +242,7 @@ class Leases:
         slot = self._pool.standby.swap_in_standby(access.slot, target)
         if slot is not access.slot:
             lease.slot, lease.desktop_id = slot, slot.desktop_id
-            slot.fencing_token += 1
+            slot.grow_fencing_token(request.reset_id)
             self._repository.move_lease(lease, slot, access.slot)
         fencing_token = lease.fencing_token = slot.fencing_token
         result = await self._pool.lifecycle.reset_desktop(slot, target, waited=waited)

@@ -62,7 +62,7 @@ class Quarantine:
         Raises `database_unavailable` as `add` does.
         """
         slot.lease_id = None
-        slot.fencing_token += 1
+        slot.grow_fencing_token()
         lease.slot, lease.desktop_id, lease.fencing_token = successor, successor.desktop_id, successor.fencing_token
         receipt = self._repository.move_lease(lease, successor, slot, self._mark(slot, reason))
         await self._freeze(slot, receipt)

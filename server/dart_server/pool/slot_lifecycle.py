@@ -124,7 +124,7 @@ class SlotLifecycle:
 
     def release(self, slot: Slot) -> None:
         """Take a desktop back from its lease, at once: its fencing token grows, so that every later call with the old one is refused."""
-        slot.fencing_token += 1
+        slot.grow_fencing_token()
         slot.lease_id = None
         slot.unused, slot.busy = False, True
         slot.state = DesktopState.RESETTING

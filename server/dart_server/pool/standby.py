@@ -331,7 +331,7 @@ class Standby:
             return slot
         standby.lease_id, standby.fencing_token = slot.lease_id, max(slot.fencing_token, standby.fencing_token)
         slot.lease_id = None
-        slot.fencing_token += 1
+        slot.grow_fencing_token()
         self._lifecycle.remove(slot)
         self._lifecycle.on_change()
         return standby

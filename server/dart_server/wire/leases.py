@@ -82,6 +82,11 @@ class LeaseView(WireModel):
     claim_id: str | None = None
     priority: int = 0
     gang_size: int = 1
+    reset_id: str | None = Field(
+        default=None,
+        description="the reset that the fencing token comes from, as its request named it; None = a grant, a takeover, "
+        "a quarantine, or a reset without a name",
+    )
 
 
 class HeartbeatReply(WireModel):
@@ -119,6 +124,13 @@ class ResetRequest(WireModel):
 
     setup_key: SetupKey | None = None
     snapshot_id: str | None = Field(default=None, max_length=128)
+    reset_id: str | None = Field(
+        default=None,
+        min_length=8,
+        max_length=64,
+        description="chosen by the client; without an answer, the lease's view tells by it whether the fencing token comes "
+        "from this reset",
+    )
 
 
 class ResetReply(WireModel):

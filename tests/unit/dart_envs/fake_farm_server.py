@@ -40,7 +40,10 @@ ROUTES_WITHOUT_TOKEN = {
     "claim_events",
     "cancel",
     "farm",
+    "view",
 }
+FENCED_ROUTES = {"reset", "execute"}
+"""Routes that refuse an old fencing token."""
 
 
 class FakeFarmServer:
@@ -53,6 +56,9 @@ class FakeFarmServer:
         self.health: dict[str, Any] = {"alive": True, "cause": "ok", "fault_owner": "none"}
         self.files: dict[str, bytes] = {}
         self.fencing_token = 1
+        self.reset_id: str | None = None
+        self.reset_failures: list[ErrorBody] = []
+        """The errors of the next resets, which fail after the fencing token has grown."""
         self.steps: list[dict[str, Any]] = []
         self.unanswered_steps: set[int] = set()
         self.drop: set[int] = set()
@@ -65,6 +71,8 @@ class FakeFarmServer:
         self.claim_delay_s = 0.0
         self.delay_s: dict[str, float] = {}
         """How long a route takes to answer."""
+        self.held_answers: dict[str, asyncio.Event] = {}
+        """Routes that are carried out, and answer once their event is set."""
         self.status: dict[str, int] = {}
         """The status of a route's refusals, where it is not that of their code."""
         self.client_request_ids: list[str] = []
@@ -94,6 +102,9 @@ class FakeFarmServer:
             if name in self.from_guest:
                 headers[FROM_GUEST_HEADER] = "1"
             return Response(body.model_dump_json(), self.status.get(name, STATUS.get(body.error, 502)), headers)
+        if name in FENCED_ROUTES and request.headers["x-dart-fencing-token"] != str(self.fencing_token):
+            body = ErrorBody(error=ErrorCode.FENCED, detail="That fencing token is old.", request_id="r")
+            return Response(body.model_dump_json(), STATUS[ErrorCode.FENCED])
         if name not in ROUTES_WITHOUT_TOKEN and "x-dart-lease-token" not in request.headers:
             return Response(status_code=400)
         return None
@@ -106,6 +117,8 @@ class FakeFarmServer:
                 refused = self._refusal(name, request)
                 await asyncio.sleep(self.delay_s.get(name, 0.0))
                 answer = refused if refused is not None else await getattr(self, f"_{name}")(request)
+                if name in self.held_answers:
+                    await self.held_answers[name].wait()
                 if name in self.drop_responses:
                     self.drop_responses.discard(name)
                     return StreamingResponse(truncated_body(), headers={"content-length": "100"})
@@ -126,6 +139,7 @@ class FakeFarmServer:
                 route(f"{lease}/renew", "POST", "renew"),
                 route(f"{lease}/heartbeat", "POST", "heartbeat"),
                 route(lease, "DELETE", "release"),
+                route(lease, "GET", "view"),
                 route(f"{lease}/health", "GET", "health"),
                 route(f"{lease}/reset", "POST", "reset"),
                 route(f"{lease}/execute", "POST", "execute"),
@@ -213,7 +227,8 @@ class FakeFarmServer:
         return Response(status_code=204)
 
     async def _attach(self, request: Request) -> Response:
-        self.fencing_token += (await request.json())["takeover"]
+        if (await request.json())["takeover"]:
+            self.fencing_token, self.reset_id = self.fencing_token + 1, None
         return JSONResponse(self.granted(request.path_params["lease_id"]))
 
     async def _renew(self, request: Request) -> Response:
@@ -226,6 +241,22 @@ class FakeFarmServer:
     async def _heartbeat(self, _request: Request) -> Response:
         return JSONResponse({"expires_at": "2030-01-01T00:00:00Z"})
 
+    async def _view(self, request: Request) -> Response:
+        view = {
+            "lease_id": request.path_params["lease_id"],
+            "state": "active",
+            "desktop_id": "desk_1",
+            "fencing_token": self.fencing_token,
+            "owner": "key_1",
+            "shape": {"resolution": [64, 64]},
+            "setup_key": None,
+            "created_at": "2030-01-01T00:00:00Z",
+            "expires_at": "2030-01-01T00:00:00Z",
+            "labels": {},
+            "reset_id": self.reset_id,
+        }
+        return JSONResponse(view)
+
     async def _release(self, _request: Request) -> Response:
         return Response(status_code=204)
 
@@ -233,12 +264,15 @@ class FakeFarmServer:
         return JSONResponse(self.health)
 
     async def _reset(self, request: Request) -> Response:
-        self.fencing_token += 1
-        key = (await request.json())["setup_key"]
+        body = await request.json()
+        self.fencing_token, self.reset_id = self.fencing_token + 1, body["reset_id"]
+        if self.reset_failures:
+            failure = self.reset_failures.pop(0)
+            return Response(failure.model_dump_json(), STATUS.get(failure.error, 502))
         reply = {
             "fencing_token": self.fencing_token,
             "desktop_id": "desk_2",
-            "setup_key": key,
+            "setup_key": body["setup_key"],
             "restored": True,
             "duration_s": 0.1,
         }

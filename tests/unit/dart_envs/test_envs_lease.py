@@ -11,12 +11,15 @@ import pytest
 from fake_farm_server import KEY, FakeFarmServer, pack, serving
 
 from dart_envs.errors import (
+    DartEnvError,
     DesktopFailedError,
+    FarmDatabaseUnavailableError,
     FarmError,
     FarmTimeoutError,
     GuestError,
     HostFaultError,
     LeaseLostError,
+    StaleFencingTokenError,
 )
 from dart_envs.farm import guest_calls
 from dart_envs.farm import lease as lease_module
@@ -26,6 +29,7 @@ from dart_envs.farm.transport import Address, parse_address, resolve_api_key
 from dart_server.wire import (
     DesktopHealthView,
     DesktopShape,
+    ErrorBody,
     ErrorCode,
     FaultOwner,
     MoveEvent,
@@ -243,6 +247,90 @@ async def test_reset_grows_the_fencing_token_and_opens_a_new_channel(lease: Asyn
         == (reply.fencing_token, "desk_2", reply.setup_key)
     )
     assert [step["fencing_token"] for step in server.steps] == ["1", "2"]
+
+
+FAILED_RESETS = [ErrorCode.HOST_FAULT, ErrorCode.DATABASE_UNAVAILABLE, "lost", "late", "cancelled"]
+
+
+async def fail_a_reset(
+    lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch, how: ErrorCode | str
+) -> None:
+    """A reset that the farm begins and that does not succeed: refused, without an answer, or given up by its caller."""
+    grown, answered = server.fencing_token + 1, asyncio.Event()
+    if isinstance(how, ErrorCode):
+        server.reset_failures.append(ErrorBody(error=how, detail="It failed.", request_id="r"))
+    elif how == "lost":
+        server.drop_responses = {"reset"}
+    with monkeypatch.context() as patched:
+        if how in ("late", "cancelled"):
+            server.held_answers["reset"] = answered
+        if how == "late":
+            patched.setattr(lease_module, "RESET_TIMEOUT_S", 0.5)
+        resetting = asyncio.create_task(lease.reset())
+        await _until(lambda: server.fencing_token == grown)
+        if how == "cancelled":
+            resetting.cancel()
+        with pytest.raises((DartEnvError, asyncio.CancelledError)):
+            await resetting
+    server.held_answers.clear()
+    answered.set()
+    assert not lease.lost
+    assert lease.fencing_token < server.fencing_token
+
+
+@pytest.mark.parametrize("how", FAILED_RESETS)
+async def test_a_lease_goes_on_after_a_reset_that_failed_with_a_grown_fencing_token(
+    lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch, how: ErrorCode | str
+) -> None:
+    for _ in range(2):
+        await fail_a_reset(lease, server, monkeypatch, how)
+    with pytest.raises(FarmError, match="Reset the lease again") as refused:
+        await lease.exec(["true"])
+    assert refused.value.code == "reset_unfinished"
+    reply = await lease.reset()
+    assert lease.fencing_token == reply.fencing_token == server.fencing_token
+    await lease.exec(["true"])
+    await lease.release()
+    assert server.requests.count("release") == 1
+
+
+@pytest.mark.parametrize("how", FAILED_RESETS)
+@pytest.mark.parametrize("call", ["reset", "exec"])
+async def test_a_takeover_after_a_failed_reset_fences_off(
+    client: AsyncFarmClient,
+    lease: AsyncLease,
+    server: FakeFarmServer,
+    monkeypatch: pytest.MonkeyPatch,
+    how: ErrorCode | str,
+    call: str,
+) -> None:
+    await fail_a_reset(lease, server, monkeypatch, how)
+    other = await client.attach(lease.reference(), takeover=True)
+    with pytest.raises(StaleFencingTokenError):
+        await (lease.reset() if call == "reset" else lease.exec(["true"]))
+    assert lease.lost
+    await other.exec(["true"])
+
+
+async def test_a_reset_of_another_process_after_a_failed_one_fences_off(
+    client: AsyncFarmClient, lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail_a_reset(lease, server, monkeypatch, ErrorCode.HOST_FAULT)
+    await (await client.attach(lease.reference())).reset()
+    with pytest.raises(StaleFencingTokenError):
+        await lease.reset()
+    assert lease.lost
+
+
+async def test_whether_a_lease_is_lost_is_not_told_while_the_farm_does_not_tell(
+    lease: AsyncLease, server: FakeFarmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fail_a_reset(lease, server, monkeypatch, ErrorCode.HOST_FAULT)
+    server.error("view", ErrorCode.DATABASE_UNAVAILABLE)
+    with pytest.raises(FarmDatabaseUnavailableError):
+        await lease.exec(["true"])
+    assert not lease.lost
+    await lease.reset()
 
 
 async def test_a_dropped_channel_repeats_only_what_is_safe(lease: AsyncLease, server: FakeFarmServer) -> None:

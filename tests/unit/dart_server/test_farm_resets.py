@@ -33,7 +33,7 @@ async def test_a_farm_killed_in_a_reset_comes_back_with_its_fence(
         provider.desktops[slot.desktop_id].frozen = slot.unused
     provider.gate = asyncio.Event()
     path = f"/v1/leases/{lease['lease_id']}/reset"
-    resetting = asyncio.create_task(api.call("POST", path, lease=lease, json={}))
+    resetting = asyncio.create_task(api.call("POST", path, lease=lease, json={"reset_id": "killed-reset"}))
     if standbys:
         await wait_until(lambda: len(provider.desktops) == 1)
     else:
@@ -43,6 +43,7 @@ async def test_a_farm_killed_in_a_reset_comes_back_with_its_fence(
     (view,) = (await second.call("GET", "/v1/leases")).json()
     assert (view["lease_id"], view["desktop_id"] == before["desktop_id"]) == (lease["lease_id"], not standbys)
     assert view["fencing_token"] > before["fencing_token"]
+    assert view["reset_id"] == "killed-reset", "its client may go on with the fencing token"
     assert await execute(second, before) == (409, "fenced")
     lease["fencing_token"] = view["fencing_token"]
     assert (await execute(second, lease))[1] == "desktop_failed", "nobody knows how far the reset had come"
@@ -51,6 +52,43 @@ async def test_a_farm_killed_in_a_reset_comes_back_with_its_fence(
     provider.gate.set()
     await second.reset(lease)
     assert await execute(second, lease) == (200, "")
+
+
+async def test_a_lease_tells_the_reset_that_its_fencing_token_comes_from(
+    make_api: MakeApi, provider: FakeProvider
+) -> None:
+    api = await make_api(max_desktops=3)
+    lease = await api.create_lease()
+    path = f"/v1/leases/{lease['lease_id']}"
+
+    async def reset_id() -> str | None:
+        view = (await api.call("GET", path)).json()
+        lease["fencing_token"] = view["fencing_token"]
+        return view["reset_id"]
+
+    assert await reset_id() is None
+    await api.reset(lease, reset_id="first-reset")
+    assert await reset_id() == "first-reset"
+    provider.host_faults = 3
+    failed = await api.call("POST", f"{path}/reset", lease=lease, json={"reset_id": "second-reset"})
+    assert failed.json()["error"] == "host_fault"
+    refused = await api.call("POST", f"{path}/reset", lease=lease, json={"reset_id": "third-reset"})
+    assert refused.json()["error"] == "fenced"
+    assert await reset_id() == "second-reset"
+    await api.call("POST", f"{path}/attach", json={})
+    assert await reset_id() == "second-reset", "its fencing token is the same"
+    await api.call("POST", f"{path}/attach", json={"takeover": True})
+    assert await reset_id() is None
+    await api.reset(lease, reset_id="fourth-reset")
+    await api.reset(lease)
+    assert await reset_id() is None
+    await api.reset(lease, reset_id="fifth-reset")
+    await api.call("POST", f"/v1/desktops/{(await api.call('GET', path)).json()['desktop_id']}/quarantine")
+    assert await reset_id() is None
+    await api.reset(lease, reset_id="sixth-reset")
+    await api.call("DELETE", path)
+    assert await reset_id() is None
+    assert all(slot.reset_id is None for slot in api.farm.pool.slots.values())
 
 
 async def test_while_the_database_is_away_resets_and_takeovers_change_nothing(

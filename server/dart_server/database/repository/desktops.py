@@ -22,6 +22,7 @@ def desktop_row(slot: Slot, now: float) -> BoundStatement:
     changing = {
         "state": slot.state.value,
         "fencing_token": slot.fencing_token,
+        "reset_id": slot.reset_id,
         "lease_id": slot.lease_id,
         "snapshot_id": slot.snapshot_id,
         "setup_key": slot.setup_key,
@@ -58,6 +59,7 @@ class DesktopStatements(Statements):
                 created_at=row.created_at,
                 state=wire.DesktopState(row.state),
                 fencing_token=row.fencing_token,
+                reset_id=row.reset_id,
                 lease_id=row.lease_id,
                 snapshot_id=row.snapshot_id,
                 setup_key=row.setup_key,
