@@ -166,7 +166,8 @@ class LeaseBase:
         reply = RenewReply.model_validate_json(content)
         self._ttl_s = reply.ttl_s
         self._heartbeat.cancel()
-        self._heartbeat = self._start_heartbeats()
+        if self._lost is None:
+            self._heartbeat = self._start_heartbeats()
         return reply.expires_at
 
     @property
@@ -310,6 +311,8 @@ class LeaseBase:
     async def _mark_lost(self, lost: LeaseLostError) -> None:
         log.warning("Lease %s is lost: %s", self.lease_id, lost)
         self._lost = self._lost or lost
+        if self._heartbeat is not asyncio.current_task():
+            self._heartbeat.cancel()
         await self.close_channel()
 
     async def open_channel(self) -> LeaseChannel:

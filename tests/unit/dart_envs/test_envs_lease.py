@@ -422,6 +422,44 @@ async def test_heartbeats_at_a_third_of_the_ttl_until_release(
     assert server.requests.count("heartbeat") == 2
 
 
+@pytest.mark.parametrize("code", [ErrorCode.FENCED, ErrorCode.LEASE_EXPIRED])
+async def test_a_lost_lease_is_kept_alive_no_longer(
+    client: AsyncFarmClient, lease: AsyncLease, server: FakeFarmServer, clock: ManualClock, code: ErrorCode
+) -> None:
+    await _until(lambda: clock.sleepers)
+    server.error("execute", code)
+    with pytest.raises(LeaseLostError):
+        await lease.exec(["true"])
+    await pass_ttls(client, clock)
+    assert server.requests.count("heartbeat") == 0
+
+
+@pytest.mark.parametrize("end", ["lost", "released", "detached"])
+async def test_a_renewal_under_way_at_the_end_begins_no_heartbeats(
+    client: AsyncFarmClient, lease: AsyncLease, server: FakeFarmServer, clock: ManualClock, end: str
+) -> None:
+    server.held_answers["renew"] = asyncio.Event()
+    renewing = asyncio.create_task(lease.renew(20))
+    await _until(lambda: "renew" in server.requests)
+    if end == "lost":
+        server.error("execute", ErrorCode.FENCED)
+        with pytest.raises(LeaseLostError):
+            await lease.exec(["true"])
+    else:
+        await (lease.release() if end == "released" else lease.detach())
+    server.held_answers["renew"].set()
+    await renewing
+    await pass_ttls(client, clock)
+    assert server.requests.count("heartbeat") == 0
+
+
+async def pass_ttls(client: AsyncFarmClient, clock: ManualClock) -> None:
+    """Let several TTLs pass, with time for heartbeats to reach the farm."""
+    for _ in range(5):
+        await clock.pass_time(30)
+        await client.view()
+
+
 @pytest.mark.parametrize("code", [ErrorCode.LEASE_EXPIRED, ErrorCode.NOT_FOUND])
 async def test_a_heartbeat_that_comes_too_late_fails_the_step_in_flight(
     lease: AsyncLease, server: FakeFarmServer, clock: ManualClock, code: ErrorCode
