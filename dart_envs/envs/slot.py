@@ -164,15 +164,20 @@ class SubEnv:
         """Return the transition for a reset that started no episode."""
         self._episode_over = True
         log.warning("Desktop %d could not start an episode: %s", self.index, error)
+        return self._farm_fault(f"reset: {error}", error)
+
+    def _farm_fault(self, cause: str, error: DartEnvError | None = None) -> Transition:
+        """Return the transition that ends an episode without a verdict."""
         end = EndReason.FARM_FAULT
-        info = {"end": end.value, "masked": end.masked, "cause": f"reset: {error}"}
+        info = {"end": end.value, "masked": end.masked, "cause": cause}
         return self._transition(0.0, False, True, info, error)
 
     async def step(self, action: DecodedAction | ActionError) -> Transition:
         """Perform an action; the module's docstring says what happens after the end of an episode.
 
         An action that the desktop itself refuses changes nothing, and `info["action_error"]` says why. A step that
-        misses its deadline ends the episode, and the desktop is replaced.
+        misses its deadline ends the episode, and the desktop is replaced. An error that the core raises ends the episode
+        as a fault of the farm.
 
         Args:
             action: What to perform, or why the action that was given cannot be performed; the step then counts, and
@@ -181,8 +186,17 @@ class SubEnv:
         Returns:
             The result, also for failures.
         """
-        if self._episode_over or self._pending_reset is not None:
+        if self.episode_over:
             return await self.reset()
+        try:
+            transition = await self._play(action)
+        except DartEnvError as error:
+            log.warning("The episode of desktop %d ends by an error: %s", self.index, error)
+            transition = self._farm_fault(f"step: {error}")
+        return await self._finish_transition(transition) if "end" in transition.info else transition
+
+    async def _play(self, action: DecodedAction | ActionError) -> Transition:
+        """Perform an action of the running episode."""
         reward = 0.0
         error_info: dict[str, Any] = {}
         if isinstance(action, ActionError):
@@ -198,8 +212,7 @@ class SubEnv:
                 result = await self._perform(DecodedAction())
         self._last_observation = result.observation
         info = dict(result.info) | error_info
-        transition = self._transition(result.reward + reward, result.terminated, result.truncated, info)
-        return transition if result.end is None else await self._finish_transition(transition)
+        return self._transition(result.reward + reward, result.terminated, result.truncated, info)
 
     async def _perform(self, action: DecodedAction) -> StepResult:
         return await self._core.step(action, deadline_s=self._spec.step_deadline_s)

@@ -146,7 +146,9 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode on every desktop; steps in flight are cancelled.
+        """Start an episode on every desktop; the steps in flight there are cancelled.
+
+        A step in flight on a desktop that the mask leaves alone goes on, and `recv` returns its result, also after `step_async`.
 
         Args:
             seed: With an integer s, desktop i gets the seed s+i. With a sequence, desktop i gets its entry i. None
@@ -154,7 +156,7 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             options: `task` for all desktops; `reset_mask`, bool `[N]`, resets only the desktops where it is true.
 
         Returns:
-            Batched observations and infos.
+            Batched observations and infos; for a desktop that is not reset, its last observation again.
 
         Raises:
             ValueError: If an option is unknown, or the mask or the seeds do not have N entries.
@@ -169,8 +171,9 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if self._loop.pid != os.getpid():  # the desktops stay with the process that forked this one
             self._loop, self._sub_envs, self._running, self._own_farm = EventLoopThread.shared(), [], {}, None
         self._run(self._make_sub_envs())
-        self._waiting_for = None
         wanted = [index for index in range(self.num_envs) if mask[index] or self._sub_envs[index].never_reset]
+        self._run(self._cancel(wanted))
+        self._waiting_for = "recv" if self._running else None
         nsteps = max((self._sub_envs[index].unfinished_steps for index in wanted), default=0)
         if nsteps and not self._warned:
             self._warned = True
@@ -228,8 +231,9 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         if self._waiting_for != "step":
             raise NoAsyncCallError("step_wait was called without step_async before it.", "step")
         self._run(self._wait(self.num_envs, timeout))
+        transitions = self._run(self._collect(self.num_envs))
         self._waiting_for = None
-        return self._batch(self._run(self._collect(self.num_envs)))
+        return self._batch(transitions)
 
     # First come, first served.
 
@@ -347,7 +351,6 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         return self._loop.run(work)
 
     async def _make_sub_envs(self) -> None:
-        await self._cancel()
         if not self._sub_envs:
             farm = self.config.farm
             if farm is None or isinstance(farm, str):
@@ -381,7 +384,9 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     async def _collect(self, at_least: int) -> list[Transition]:
         ready = [index for index, task in sorted(self._running.items()) if task.done()]
         assert len(ready) >= at_least
-        answers = [self._running.pop(index).result() for index in ready]
+        answers = [self._running[index].result() for index in ready]  # an exception of one takes away no other result
+        for index in ready:
+            del self._running[index]
         return [replace(answer, info={**answer.info, "tag": self._tags[answer.index]}) for answer in answers]
 
     async def _evaluate(self, indices: Sequence[int]) -> list[Outcome | DartEnvError]:
@@ -393,14 +398,14 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
         return list(await asyncio.gather(*(verdict(self._sub_envs[index]) for index in indices)))
 
-    async def _cancel(self) -> None:
-        running, self._running = list(self._running.values()), {}
+    async def _cancel(self, indices: Iterable[int]) -> None:
+        running = [self._running.pop(index) for index in indices if index in self._running]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _aclose(self) -> None:
-        await self._cancel()
+        await self._cancel(list(self._running))
         slots, self._sub_envs = self._sub_envs, []
         await asyncio.gather(*(sub_env.aclose() for sub_env in slots))
         if self._own_farm is not None:

@@ -215,6 +215,54 @@ def test_a_masked_reset_leaves_the_others_alone(envs: DartVectorEnv) -> None:
         envs.reset(seed=[1, 2])
 
 
+@pytest.mark.parametrize("call", ["send", "step_async"])
+def test_a_masked_reset_leaves_steps_of_others_in_flight(farm: FakeFarm, call: str) -> None:
+    envs = DartVectorEnv(2, ToyTask(), resolution=SMALL, farm=farm, autoreset_mode="DISABLED")
+    with closing(envs):
+        envs.reset()
+        gate = _Gate(envs, 0)
+        if call == "send":
+            envs.send([TYPE, DONE], [0, 1])
+            _, _, terminated, _, _, ids = envs.recv()
+            assert (ids.tolist(), terminated.tolist()) == ([1], [True])
+        else:
+            envs.step_async([TYPE, DONE])
+        _, infos = envs.reset(options={"reset_mask": np.array([False, True])})
+        assert infos["episode_number"].tolist() == [1, 2]
+        assert envs.busy == (0,)
+        gate.open()
+        *_, infos, ids = envs.recv()
+        assert (ids.tolist(), infos[0]["steps"], infos[0]["tag"]) == ([0], 1, 0)
+        *_, infos = envs.step([CLICK, CLICK])
+        assert infos["steps"].tolist() == [2, 1]
+
+
+def test_a_masked_reset_cancels_the_steps_of_its_own_desktops(envs: DartVectorEnv) -> None:
+    envs.reset()
+    _Gate(envs, 0)
+    gate = _Gate(envs, 1)
+    envs.send([TYPE, TYPE], [0, 1])
+    _, infos = envs.reset(options={"reset_mask": np.array([True, False, False])})
+    assert infos["episode_number"].tolist() == [2, 1, 1]
+    assert envs.busy == (1,)
+    gate.open()
+    *_, infos, ids = envs.recv()
+    assert (ids.tolist(), infos[0]["steps"]) == ([1], 1)
+
+
+def test_an_error_of_one_step_takes_away_no_other_result(envs: DartVectorEnv) -> None:
+    envs.reset()
+    core = envs._sub_envs[1]._core
+    envs._loop.run(core.release_lease())
+    _, _, _, truncated, infos = envs.step([CLICK] * N)
+    assert truncated.tolist() == [False, True, False]
+    assert (infos["end"][1], infos["masked"][1]) == ("farm_fault", True)
+    assert infos["cause"][1].startswith("step: No episode is running")
+    *_, truncated, infos = envs.step([CLICK] * N)
+    assert not truncated.any()
+    assert infos["episode_number"].tolist() == [1, 2, 1]
+
+
 def test_render_gives_one_frame_per_desktop(envs: DartVectorEnv) -> None:
     observations, _ = envs.reset()
     frames = envs.render()
