@@ -61,8 +61,8 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     Observations are batched Dicts: `screenshot` is uint8 `[N, H, W, 3]`, texts are tuples of N. Actions are a batch of
     `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a call are
-    checked before any is performed. `infos["tag"]` numbers the actions of this vector; `send` returns the tags of the
-    actions that it sent.
+    checked before any is performed. An action that the autoreset ignores is not read. `infos["tag"]` numbers the
+    actions of this vector; `send` returns the tags of the actions that it sent.
 
     Args:
         num_envs: Number of desktops, N.
@@ -427,11 +427,13 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         ended = [index for index in indices if self._sub_envs[index].episode_over]
         if ended and self._spec.autoreset is AutoresetMode.DISABLED:
             raise gym.error.ResetNeeded(f"The episodes of desktops {ended} have ended; reset them with a reset_mask.")
-        decoded = [self._decode(index, single) for index, single in zip(indices, singles, strict=True)]
-        for index, action in zip(indices, decoded, strict=True):
+        decoded = {
+            index: self._decode(index, one) for index, one in zip(indices, singles, strict=True) if index not in ended
+        }
+        for index, action in decoded.items():
             if isinstance(action, DecodedAction):
                 self._codecs[index].commit()
-        return decoded
+        return [decoded.get(index, DecodedAction()) for index in indices]
 
     def _decode(self, index: int, single: Any) -> DecodedAction | ActionError:
         try:

@@ -15,11 +15,12 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 from toy_task import ToyTask
 
+from dart_envs.action_spaces.normalized import SIZE
 from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.errors import DartEnvError, DesktopFailedError, FarmUnreachableError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import Action, ActionType, Desktop, Frame, Outcome
-from dart_server.wire import A11yElement, FaultOwner, InputEvent, SettleSpec
+from dart_server.wire import A11yElement, ButtonEvent, FaultOwner, InputEvent, SettleSpec
 
 SMALL = (80, 64)
 CLICK = Action(ActionType.CLICK, x=1, y=1)
@@ -54,6 +55,17 @@ def hang(lease: FakeLease) -> None:
 def index_of(envs: DartVectorEnv, lease: FakeLease) -> int:
     """Which desktop of a vector has this lease."""
     return next(index for index, slot in enumerate(envs._sub_envs) if slot._core.lease is lease)
+
+
+def await_reset_ahead(envs: DartVectorEnv, index: int) -> None:
+    """Wait until the reset that began at the end of an episode has ended."""
+    ahead = envs._sub_envs[index]._pending_reset
+    assert ahead is not None
+
+    async def ended() -> None:
+        await asyncio.wait([ahead])
+
+    envs._loop.run(ended())
 
 
 class SlowlyJudged(ToyTask):
@@ -95,17 +107,29 @@ class TestModes:
         with vector_env(farm, 1) as envs:
             envs.reset(seed=3)
             envs.step([DONE])
-            ahead = envs._sub_envs[0]._pending_reset
-            assert ahead is not None
-
-            async def begun() -> None:
-                await asyncio.wait([ahead])
-
-            envs._loop.run(begun())
+            await_reset_ahead(envs, 0)
             *_, terminated, _, infos = envs.step([DONE])
             assert (terminated.tolist(), infos["episode_number"].tolist()) == ([False], [2])
             *_, infos = envs.step([CLICK])
             assert (infos["episode_number"].tolist(), infos["steps"].tolist()) == ([2], [1])
+
+    def test_an_ignored_action_holds_nothing(self, farm: FakeFarm) -> None:
+        press, done = np.zeros((2, SIZE))
+        press[2], done[-1] = 1.0, 1.0
+        with vector_env(farm, 1, action_space="normalized") as envs:
+            envs.reset()
+            envs.step([done])
+            await_reset_ahead(envs, 0)
+            envs.step([press])
+            assert envs.step([press])[4]["steps"].tolist() == [1]
+            assert farm.leases[0].state.events[-1] == ButtonEvent(type="down", button=1)
+
+    def test_an_ignored_action_is_not_checked(self, farm: FakeFarm) -> None:
+        with vector_env(farm, 2) as envs:
+            envs.reset()
+            envs.step([DONE, CLICK])
+            *_, infos = envs.step([Action(ActionType.CLICK, x=SMALL[0], y=0), CLICK])
+            assert infos["episode_number"].tolist() == [2, 1]
 
     @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
     def test_the_same_seed_gives_the_same_tasks(self, farm: FakeFarm, mode: str) -> None:
