@@ -372,3 +372,49 @@ def stack_transitions(
     terminated = np.array([transition.terminated for transition in ready], dtype=np.bool_)
     truncated = np.array([transition.truncated for transition in ready], dtype=np.bool_)
     return observations, rewards, terminated, truncated
+
+
+def batch_infos(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:
+    """Batch infos as `gymnasium.vector.VectorEnv` does, also where the values of a key have different types.
+
+    Args:
+        infos: Infos by index of the desktop.
+        num_envs: Number of desktops, N.
+
+    Returns:
+        For each key an array with N entries, and under `_key` the mask of the desktops that have it. Dictionaries become a
+        dictionary of such arrays. Numbers, and arrays of one shape, have their common dtype. Other values, and values of
+        different kinds, are in an object array.
+    """
+    batch: dict[str, Any] = {}
+    for key in dict.fromkeys(key for info in infos.values() for key in info):
+        values = {index: info[key] for index, info in infos.items() if key in info}
+        batch[key] = _batch_values(values, num_envs, as_objects=key == "final_obs")
+        batch[f"_{key}"] = mask = np.zeros(num_envs, dtype=np.bool_)
+        mask[list(values)] = True
+    return batch
+
+
+def _batch_values(values: Mapping[int, Any], num_envs: int, *, as_objects: bool) -> Any:
+    if not as_objects and all(isinstance(value, dict) for value in values.values()):
+        return batch_infos(values, num_envs)
+    arrays = [
+        np.asarray(value)
+        for value in values.values()
+        if isinstance(value, bool | int | float | np.number | np.bool_ | np.ndarray)
+    ]
+    column: NDArray[Any] = np.full(num_envs, None, dtype=object)
+    if len(arrays) == len(values) and not as_objects and (dtype := _common_dtype(arrays)) is not None:
+        column = np.zeros((num_envs, *arrays[0].shape), dtype=dtype)
+    for index, value in values.items():
+        column[index] = value
+    return column
+
+
+def _common_dtype(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any] | None:
+    """Return the dtype of an array that holds these arrays of one kind and shape; None where an object array must hold them."""
+    kinds = {array.dtype.kind for array in arrays}
+    if len({array.shape for array in arrays}) > 1 or "O" in kinds or (len(kinds) > 1 and not kinds <= set("iuf")):
+        return None
+    dtype = np.result_type(*(array.dtype for array in arrays))
+    return dtype if dtype.kind in kinds else None  # uint64 with int64 would be float64

@@ -31,6 +31,7 @@ from dart_envs.envs.slot import (
     SubEnv,
     SubEnvSpec,
     Transition,
+    batch_infos,
     expand_seeds,
     parse_autoreset_mode,
     split_actions,
@@ -61,7 +62,8 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     Observations are batched Dicts: `screenshot` is uint8 `[N, H, W, 3]`, texts are tuples of N. Actions are a batch of
     `action_space`, or a sequence of N single actions (elements, `Action`s or JSON forms). All actions of a call are
-    checked before any is performed. An action that the autoreset ignores is not read. `infos["tag"]` numbers the
+    checked before any is performed. An action that the autoreset ignores is not read. Infos are batched as Gymnasium's.
+    Values of different kinds under one key, such as a number and None, are in an object array. `infos["tag"]` numbers the
     actions of this vector; `send` returns the tags of the actions that it sent.
 
     Args:
@@ -444,10 +446,8 @@ class DartVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             return error
 
     def _batch(self, transitions: Sequence[Transition]) -> VectorStep:
-        infos: dict[str, Any] = {}
-        for transition in transitions:
-            infos = self._add_info(infos, transition.info, transition.index)
-        return (*stack_transitions(transitions), infos)
+        infos = {transition.index: transition.info for transition in transitions}
+        return (*stack_transitions(transitions), batch_infos(infos, self.num_envs))
 
 
 def _close_if_alive(reference: weakref.ref[DartVectorEnv]) -> None:

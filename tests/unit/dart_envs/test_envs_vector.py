@@ -14,11 +14,13 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError, ResetNeed
 from gymnasium.vector import AutoresetMode
 from toy_task import ToyTask
 
+from dart_envs.envs.slot import batch_infos
 from dart_envs.envs.vector import DartVectorEnv
 from dart_envs.errors import ActionError, FarmError
+from dart_envs.testing.fake_desktop import FakeDesktop, fake_reply
 from dart_envs.testing.fake_farm import FakeFarm
 from dart_envs.types import Action, ActionType, Frame
-from dart_server.wire import FaultOwner, InputEvent, SettleSpec
+from dart_server.wire import ExecReply, FaultOwner, InputEvent, SettleSpec
 
 SMALL = (80, 64)
 N = 3
@@ -261,6 +263,50 @@ def test_an_error_of_one_step_takes_away_no_other_result(envs: DartVectorEnv) ->
     *_, truncated, infos = envs.step([CLICK] * N)
     assert not truncated.any()
     assert infos["episode_number"].tolist() == [1, 2, 1]
+
+
+def test_some_desktops_can_be_seeded_and_others_not(envs: DartVectorEnv) -> None:
+    _, infos = envs.reset(seed=[1, None, 2**70])
+    assert list(infos["seed"]) == [1, None, 2**70]
+
+
+def test_code_that_ends_and_code_that_does_not_are_told_together(farm: FakeFarm) -> None:
+    def python(_desktop: FakeDesktop, args: list[str], _stdin: str) -> ExecReply:
+        endless = args[-1].endswith("while True: pass")
+        return fake_reply(returncode=None if endless else 0, timed_out=endless)
+
+    farm.programs["python"] = python
+    envs = DartVectorEnv(2, ToyTask(), resolution=SMALL, farm=farm, action_space="pyautogui-exec")
+    with closing(envs):
+        envs.reset()
+        *_, infos = envs.step(["x = 1", "while True: pass"])
+        assert list(infos["code"]["returncode"]) == [0, None]
+        assert infos["code"]["timed_out"].tolist() == [False, True]
+        assert infos["code"]["_returncode"].tolist() == [True, True]
+        *_, infos = envs.step(["x = 1", Action(ActionType.WAIT)])
+        assert infos["code"]["returncode"].dtype == np.int64
+        assert infos["_code"].tolist() == infos["code"]["_returncode"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "batched", "dtype"),
+    [
+        ((1, 2), [0, 1, 2], np.int64),
+        ((1, 0.5), [0, 1.0, 0.5], np.float64),
+        ((True, False), [False, True, False], np.bool_),
+        ((True, 2), [None, True, 2], object),
+        ((1, "x"), [None, 1, "x"], object),
+        ((None, 1), [None, None, 1], object),
+        (([1], 1), [None, [1], 1], object),
+        (({"a": 1}, 1), [None, {"a": 1}, 1], object),
+        ((np.uint64(2**63), -1), [None, 2**63, -1], object),
+        ((np.array([1, 2]), np.array([3, 4])), [[0, 0], [1, 2], [3, 4]], np.int64),
+    ],
+)
+def test_infos_of_one_key_may_have_any_types(values: tuple[Any, Any], batched: list[Any], dtype: type) -> None:
+    batch = batch_infos({1: {"x": values[0]}, 2: {"x": values[1]}}, 3)
+    assert (batch["x"].tolist(), batch["x"].dtype) == (batched, dtype)
+    assert batch["_x"].tolist() == [False, True, True]
 
 
 def test_render_gives_one_frame_per_desktop(envs: DartVectorEnv) -> None:
