@@ -70,7 +70,7 @@ async def run_jobs(
                             return
                         if refusals == MAX_REFUSALS:
                             raise refusal.__cause__ or refusal from None
-            nworkers -= 1
+                nworkers -= 1  # from here on this worker takes no job, while giving its desktop back may take long
         except Exception as error:  # noqa: BLE001 - raised again in the generator
             ended.put_nowait(error)
 
