@@ -342,9 +342,7 @@ class AsyncDesktopEnv:
             return Outcome(self._end.reward, self._end.info.get("outcome", {"cause": self._end.info["cause"]}))
         if self._episode_over or self._lease is None or self._task is None:
             raise DartEnvError("No episode is running; call reset() first.")
-        rested_s = self._clock.monotonic() - self._settled_s
-        if settle := step_settle(self.config.settle, rested_s, acts=False, ends=True):
-            await self._lease.step([], settle)
+        await self.settle_for_verdict()
         async with forked_copy(self._lease, self.config.wait_s) as copy:
             try:
                 async with asyncio.timeout(self.config.evaluate_timeout_s):
@@ -358,6 +356,18 @@ class AsyncDesktopEnv:
             except Exception as error:
                 raise EvaluatorError(f"{type(error).__name__}: {error}") from error
         return outcome
+
+    async def settle_for_verdict(self) -> None:
+        """Wait until the screen was quiet as long after the last action as it must be before a verdict.
+
+        Raises:
+            DartEnvError: If no episode is running, or the desktop or the farm failed.
+        """
+        if self._episode_over or self._lease is None:
+            raise DartEnvError("No episode is running; call reset() first.")
+        rested_s = self._clock.monotonic() - self._settled_s
+        if settle := step_settle(self.config.settle, rested_s, acts=False, ends=True):
+            await self._lease.step([], settle)
 
     async def _evaluate_end(self, end: EndReason) -> StepResult:
         """Run the evaluator once for this episode.

@@ -94,7 +94,8 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
         NoCopyWarning: If a copy was asked for and the desktop itself is judged; it has the farm's reason and fix.
 
     Raises:
-        DesktopFailedError: If the evaluator failed on a copy that turns out to be dead.
+        DesktopFailedError: If a copy was asked for, and the evaluator failed on it, or on the desktop in its place, which turns
+            out to be dead.
     """
     async with AsyncExitStack() as stack:
         desktop, judged_on = lease, str(EvaluateOn.DESKTOP)
@@ -108,8 +109,8 @@ async def evaluation_desktop(lease: LeaseLike, on: EvaluateOn, wait_s: float) ->
                 judged_on = f"desktop, since there is no copy: {reason}"
         try:
             yield desktop, judged_on
-        except Exception:  # raised again, unless the copy turns out to be dead
-            if desktop is not lease:
+        except Exception:  # raised again, unless the desktop turns out to be dead
+            if on is EvaluateOn.COPY:
                 await check_alive(desktop)
             raise
 

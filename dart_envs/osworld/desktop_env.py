@@ -3,8 +3,9 @@
 It has the same constructor arguments, a `reset(task_config=...)` that returns an observation only, a `step` that
 returns a 4-tuple, `evaluate`, and the attributes that agents and evaluators read. An argument whose meaning cannot be
 kept is refused, not ignored. There is a fixed pause only where one is asked for, because a step waits until the screen
-has settled. A fault of the farm raises; a desktop that the agent broke scores 0. OSWorld's own providers and images do
-not exist here: `provider_name` is accepted and has no effect.
+has settled. The core (`dart_envs.envs.core`) judges the end of an episode: a fault of the farm raises, and a desktop
+that the agent broke scores 0. OSWorld's own providers and images do not exist here: `provider_name` is accepted and has
+no effect.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from dart_envs.action_spaces import make_codec
 from dart_envs.envs.a11y_xml import TREE_LIMIT
 from dart_envs.envs.config import EnvConfig, make_shape
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.envs.evaluation_target import EvaluateOn, evaluation_desktop
-from dart_envs.errors import DartEnvError, EvaluatorError, TaskError
+from dart_envs.envs.evaluation_target import EvaluateOn, check_alive, check_outcome, evaluation_desktop
+from dart_envs.errors import DartEnvError, DesktopError, DesktopFailedError, EvaluatorError, GuestError, TaskError
 from dart_envs.farm.base import FarmLike, LeaseLike
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.loop import EventLoopThread
@@ -31,7 +32,8 @@ from dart_envs.observations.transforms import encode_png
 from dart_envs.osworld.controllers import PythonController, SetupController
 from dart_envs.setup import run_steps
 from dart_envs.tasks.model import SetupStep, Task, parse_task
-from dart_envs.types import EndReason, Observation, Outcome
+from dart_envs.types import ActionType, DecodedAction, EndReason, Observation, Outcome, StepResult
+from dart_server.wire import FaultOwner
 from dart_server.wire.guest_answers import MalformedAnswer, parse_object
 
 ACTION_SPACES = {
@@ -46,7 +48,7 @@ NO_LIMIT = 10**9
 EVALUATE_TIMEOUT_S = 600.0
 COPY_WAIT_S = 5.0
 """How long a copy to judge is waited for where the farm has no free desktop."""
-_ENDS = ("DONE", "FAIL")
+_Step = tuple[dict[str, Any], float, bool, dict[str, Any]]
 
 
 class DesktopEnv(gym.Env[dict[str, Any], Any]):
@@ -140,6 +142,11 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self._step_no = 0
         self._task: Task | None = None
         self._broken_cause: str | None = None
+        self._end: ActionType | None = None
+        """DONE or FAIL, where the last action was one of them."""
+        self._judged_end: StepResult | None = None
+        self._last_observation: Observation | None = None
+        """What was seen after the last action that was performed; None before the first one."""
         self._loop = EventLoopThread.shared()
         self._own_farm: AsyncFarmClient | None = None
         self._core: AsyncDesktopEnv | None = None
@@ -170,7 +177,8 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
             DartEnvError: As `AsyncDesktopEnv.reset`.
         """
         self.action_history.clear()
-        self._step_no, self._broken_cause = 0, None
+        self._step_no, self._broken_cause, self._end = 0, None, None
+        self._judged_end = self._last_observation = None
         config = dict(task_config) if task_config is not None else _EMPTY_TASK
         task = parse_task(config | {"image": self.shape.image}, name=str(config.get("id", "task_config")))
         self._task = task if task_config is not None else None
@@ -188,10 +196,11 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
             self._core = AsyncDesktopEnv(farm, shape=self.shape, config=self.config)
         await self._core.reset(task, seed)
 
-    def step(self, action: Any, pause: float = 0.0) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:  # type: ignore[override]
+    def step(self, action: Any, pause: float = 0.0) -> _Step:  # type: ignore[override]
         """Perform an action, wait until the screen has settled, and observe.
 
-        DONE and FAIL only end the episode; `evaluate` judges it.
+        DONE and FAIL only end the episode; `evaluate` judges it. An episode whose desktop the agent broke is done, too, and
+        `info["broke_desktop"]` says how.
 
         Args:
             action: An action of the action space, or `WAIT`, `DONE` or `FAIL`.
@@ -209,31 +218,66 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         self._step_no += 1
         self.action_history.append(action)
         if decoded.end is not None:
-            word = decoded.end.value
-            return self._get_obs(), 0.0, True, {word: True}
+            self._end = decoded.end
+            return self._observed_step(done=True, info={decoded.end.value: True})
         self._codec.commit()
         result = self._loop.run(core.step(decoded))
+        self._end, self._last_observation = None, result.observation
         if result.end is EndReason.BROKE_DESKTOP:
-            self._broken_cause = str(result.info.get("cause"))
-            return self._last_seen(result.observation), 0.0, True, {"broke_desktop": self._broken_cause}
+            return self._broken_step(str(result.info.get("cause")), {})
         if result.end is not None:
             raise DartEnvError(f"The episode ended by a fault of the farm: {result.info.get('cause')}.")
         if pause > 0:
             time.sleep(pause)
-        return self._get_obs(), 0.0, False, dict(result.info)
+        return self._observed_step(done=False, info=dict(result.info))
+
+    def _observed_step(self, *, done: bool, info: dict[str, Any]) -> _Step:
+        """Observe and return the answer to an action."""
+        try:
+            return self._get_obs(), 0.0, done, info
+        except DesktopError as error:
+            cause = self._loop.run(self._broken_by_agent(error))
+            if cause is None:
+                raise
+            return self._broken_step(cause, info)
+
+    def _broken_step(self, cause: str, info: dict[str, Any]) -> _Step:
+        """Return the answer to an action after which the desktop is broken, with the last screenshot."""
+        assert self._last_observation is not None
+        self._broken_cause = cause
+        parts = {"screenshot": encode_png(self._last_observation.screenshot), "accessibility_tree": None}
+        observation = parts | {"terminal": None, "instruction": self.instruction}
+        return observation, 0.0, True, info | {"broke_desktop": cause}
+
+    async def _broken_by_agent(self, error: DesktopError) -> str | None:
+        """Return how the agent broke the desktop; None where the fault is not the agent's, as before its first action.
+
+        A desktop that lives and does not do what is asked was broken by the agent, as in the core.
+        """
+        if self._last_observation is None:
+            return None
+        if isinstance(error, GuestError):
+            try:
+                await check_alive(self._lease())
+            except DesktopFailedError as death:
+                return death.cause if death.fault_owner is FaultOwner.POLICY else None
+            return f"{error.code}: {error}"
+        died = isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY
+        return error.cause if died else None
 
     def evaluate(self) -> float:
-        """Judge the desktop as it is.
+        """Judge the desktop as it is, after its screen was quiet for some time.
 
-        After DONE or FAIL the desktop itself is judged. Before them a copy is judged, so that the episode goes on, or
-        the desktop itself where no copy can be had within some seconds.
+        After DONE or FAIL the desktop itself is judged, once, and the episode is over. Before them a copy is judged, so that
+        the episode goes on, or the desktop itself where no copy can be had within some seconds.
 
         Returns:
-            The reward, in [0, 1].
+            The reward, in [0, 1]; 0 where the agent broke the desktop.
 
         Raises:
             EvaluatorError: If there is no verdict.
             TaskError: If there is no task.
+            DartEnvError: If the farm failed, or no episode is running.
         """
         return self.evaluate_outcome().reward
 
@@ -246,27 +290,57 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
         Raises:
             EvaluatorError: If there is no verdict.
             TaskError: If there is no task.
+            DartEnvError: If the farm failed, or no episode is running.
         """
         if self._task is None:
             raise TaskError("There is no task to evaluate; give reset() a task_config.")
         if self._broken_cause is not None:
             return Outcome(0.0, {"broke_desktop": self._broken_cause})
-        last = _control_word(self.action_history[-1]) if self.action_history else None
-        on = EvaluateOn.DESKTOP if last in _ENDS else EvaluateOn.COPY
-        return self._loop.run(self._evaluate_end(self._task, EndReason.FAIL if last == "FAIL" else EndReason.DONE, on))
+        if self._judged_end is not None or self._end is not None:
+            return self._judge_end()
+        return self._loop.run(self._judge_running(self._task))
 
-    async def _evaluate_end(self, task: Task, end: EndReason, on: EvaluateOn) -> Outcome:
+    def _judge_end(self) -> Outcome:
+        """Return the verdict of an episode that ended with DONE or FAIL."""
+        if self._judged_end is None:
+            self._judged_end = self._loop.run(self._running_core().step(DecodedAction(end=self._end)))
+        info = self._judged_end.info
+        match self._judged_end.end:
+            case EndReason.BROKE_DESKTOP:
+                return Outcome(0.0, {"broke_desktop": info["cause"]})
+            case EndReason.EVALUATOR_ERROR:
+                raise EvaluatorError(f"There is no verdict ({info['cause']}).")
+            case EndReason.FARM_FAULT:
+                raise DartEnvError(f"The episode ended by a fault of the farm: {info['cause']}.")
+        return Outcome(self._judged_end.reward, info["outcome"])
+
+    async def _judge_running(self, task: Task) -> Outcome:
+        """Judge an episode that goes on."""
+        core, lease = self._running_core(), self._lease()
+        try:
+            await core.settle_for_verdict()
+            await check_alive(lease)
+        except DesktopError as error:
+            return await self._broken_outcome(error)
         try:
             async with asyncio.timeout(self.config.evaluate_timeout_s):
-                async with evaluation_desktop(self._lease(), on, COPY_WAIT_S) as (desktop, evaluated_on):
-                    outcome = await task.evaluate(desktop, end=end)
-                return (
-                    outcome
-                    if on is EvaluateOn.DESKTOP
-                    else replace(outcome, details={**outcome.details, "evaluated_on": evaluated_on})
-                )
+                async with evaluation_desktop(lease, EvaluateOn.COPY, COPY_WAIT_S) as (desktop, evaluated_on):
+                    outcome = await task.evaluate(desktop, end=EndReason.DONE)
+                    check_outcome(outcome)
+                    if outcome.reward > 0.0:
+                        await check_alive(desktop)
         except TimeoutError:
             raise EvaluatorError(f"The evaluator took more than {self.config.evaluate_timeout_s:g} s.") from None
+        except DesktopFailedError as error:
+            return await self._broken_outcome(error)
+        return replace(outcome, details={**outcome.details, "evaluated_on": evaluated_on})
+
+    async def _broken_outcome(self, error: DesktopError) -> Outcome:
+        """Return the verdict on a desktop that the agent broke; raise the error where the fault is not the agent's."""
+        cause = await self._broken_by_agent(error)
+        if cause is None:
+            raise error
+        return Outcome(0.0, {"broke_desktop": cause})
 
     def render(self, mode: str = "rgb_array") -> bytes | None:  # type: ignore[override]
         """Return the screen.
@@ -391,11 +465,6 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
             "instruction": self.instruction,
         }
 
-    def _last_seen(self, last: Observation) -> dict[str, Any]:
-        """Return an observation of a desktop that is gone: its last screenshot."""
-        parts = {"screenshot": encode_png(last.screenshot), "accessibility_tree": None, "terminal": None}
-        return parts | {"instruction": self.instruction}
-
 
 _EMPTY_TASK: dict[str, Any] = {
     "id": "none",
@@ -403,13 +472,6 @@ _EMPTY_TASK: dict[str, Any] = {
     "evaluator": {"func": "infeasible"},
     "publish_setup": False,
 }
-
-
-def _control_word(action: Any) -> str | None:
-    """Return DONE, FAIL or WAIT, given as text or as OSWorld's dict; None for any other action."""
-    if isinstance(action, Mapping):
-        action = action.get("action_type", action.get("command"))
-    return action.strip() if isinstance(action, str) and action.strip() in (*_ENDS, "WAIT") else None
 
 
 def _tree(content: bytes) -> str | None:

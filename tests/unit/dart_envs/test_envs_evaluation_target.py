@@ -11,7 +11,7 @@ from toy_task import ToyTask
 
 from dart_envs.actions import Action
 from dart_envs.envs.core import AsyncDesktopEnv
-from dart_envs.envs.evaluation_target import NoCopyWarning
+from dart_envs.envs.evaluation_target import EvaluateOn, NoCopyWarning, evaluation_desktop
 from dart_envs.errors import DesktopFailedError, EvaluatorError, GuestError, HostFaultError, UnsupportedCapabilityError
 from dart_envs.testing.fake_farm import FakeFarm, FakeLease
 from dart_envs.types import ActionType, Desktop, EndReason, Outcome
@@ -83,6 +83,21 @@ async def test_a_copy_that_dies_follows_its_owner(farm: FakeFarm, owner: FaultOw
         await env.reset(Killer())
         await env.step(CLICK)
         assert (await env.step(DONE)).end is end
+
+
+@pytest.mark.filterwarnings("ignore::dart_envs.envs.evaluation_target.NoCopyWarning")
+async def test_a_desktop_that_dies_in_the_place_of_its_copy_is_told(farm: FakeFarm) -> None:
+    lease = await farm.lease(SHAPE)
+    farm.max_desktops = 1
+
+    async def judge() -> None:
+        async with evaluation_desktop(lease, EvaluateOn.COPY, 0.0) as (desktop, _):
+            assert desktop is lease
+            lease.kill(FaultOwner.POLICY, "oom")
+            raise EvaluatorError("the program said nothing")
+
+    with pytest.raises(DesktopFailedError, match="oom"):
+        await judge()
 
 
 async def test_a_copy_that_came_up_dead_is_no_fault_of_the_policy(

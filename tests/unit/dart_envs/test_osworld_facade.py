@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from dart_envs.envs.evaluation_target import NoCopyWarning
-from dart_envs.errors import ActionError, DartEnvError, TaskError
+from dart_envs.errors import (
+    ActionError,
+    DartEnvError,
+    DesktopFailedError,
+    EvaluatorError,
+    GuestError,
+    TaskError,
+)
 from dart_envs.osworld import DesktopEnv
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.testing.fake_farm import FakeFarm
-from dart_server.wire import ExecReply, FaultOwner
+from dart_envs.types import Action, ActionType, Frame, Outcome
+from dart_server.wire import ExecReply, FaultOwner, InputEvent, SettleSpec
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -113,6 +122,28 @@ def test_fail_is_right_only_where_nothing_can_be_done(env: DesktopEnv, fail: Any
     assert env.evaluate() == 0.0
 
 
+@pytest.mark.parametrize("fail", ["```\nFAIL\n```", Action(ActionType.FAIL)])
+def test_fail_is_what_the_action_space_reads_as_fail(farm: FakeFarm, fail: Any) -> None:
+    with closing(DesktopEnv(screen_size=(640, 400), farm=farm)) as env:
+        env.reset(task_config=INFEASIBLE)
+        *_, done, info = env.step(fail)
+        assert (done, info, env.evaluate()) == (True, {"fail": True}, 1.0)
+
+
+def test_an_end_is_judged_once(env: DesktopEnv, farm: FakeFarm) -> None:
+    env.reset(task_config=task())
+    env.step({"action_type": "TYPING", "text": "word"})
+    env.step("FAIL")
+    env.step({"action_type": "TYPING", "text": "!"})
+    env.step("DONE")
+    assert env.evaluate() == 0.0
+    farm.leases[-1].state.typed = "word"
+    assert env.evaluate() == 0.0
+    with pytest.raises(DartEnvError, match="call reset"):
+        env.step("WAIT")
+    assert env.evaluate() == 0.0
+
+
 def test_there_is_no_limit_of_steps(env: DesktopEnv) -> None:
     env.reset(task_config=task())
     assert not any(env.step({"action_type": "PRESS", "key": "a"})[2] for _ in range(20)), "a task of 15 steps"
@@ -144,6 +175,105 @@ def test_a_desktop_that_the_agent_broke_scores_0(farm: FakeFarm, env: DesktopEnv
     observation, _, done, info = env.step({"action_type": "PRESS", "key": "a"})
     assert (done, info["broke_desktop"], env.evaluate()) == (True, "oom", 0.0)
     assert observation["screenshot"].startswith(PNG)
+
+
+def died(owner: FaultOwner) -> DesktopFailedError:
+    return DesktopFailedError("died", fault_owner=owner, cause="oom")
+
+
+def test_a_desktop_that_the_agent_broke_before_done_scores_0(farm: FakeFarm, env: DesktopEnv) -> None:
+    env.reset(task_config=task())
+    env.step({"action_type": "TYPING", "text": "word"})
+    farm.leases[-1].kill(FaultOwner.POLICY, "oom")
+    assert env.evaluate_outcome() == Outcome(0.0, {"broke_desktop": "oom"}), "the end was not said yet"
+    observation, reward, done, info = env.step("DONE")
+    assert (reward, done, info) == (0.0, True, {"done": True, "broke_desktop": "oom"})
+    assert observation["screenshot"].startswith(PNG)
+    assert env.evaluate() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(died(FaultOwner.POLICY), "oom"), (GuestError("no answer", code="guest_error"), "guest_error: no answer")],
+)
+def test_a_desktop_that_shows_nothing_after_an_action_was_broken(
+    farm: FakeFarm, env: DesktopEnv, error: Exception, cause: str
+) -> None:
+    env.reset(task_config=task())
+    farm.leases[-1].fail_next("terminal", error)
+    *_, done, info = env.step({"action_type": "TYPING", "text": "word"})
+    assert (done, info["broke_desktop"], env.evaluate()) == (True, cause, 0.0)
+
+
+def test_what_dies_by_the_host_or_before_the_first_action_raises(farm: FakeFarm, env: DesktopEnv) -> None:
+    env.reset(task_config=task())
+    farm.leases[-1].kill(FaultOwner.POLICY, "session_dead")
+    for call in (env.evaluate, lambda: env.step("DONE"), env.evaluate):
+        with pytest.raises(DartEnvError, match="session_dead"):
+            call()
+    env.reset(task_config=task())
+    env.step({"action_type": "TYPING", "text": "word"})
+    farm.leases[-1].kill(FaultOwner.HOST, "host_oom")
+    for call in (env.evaluate, lambda: env.step("DONE"), env.evaluate):
+        with pytest.raises(DartEnvError, match="host_oom"):
+            call()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_reward_of_a_desktop_at_its_limit_is_0(farm: FakeFarm, env: DesktopEnv, done: bool) -> None:
+    def at_the_limit(desktop: FakeDesktop, _args: list[str], _stdin: str) -> ExecReply:
+        desktop.kill(FaultOwner.POLICY, "pids")
+        return ExecReply(returncode=0, stdout="word", stderr="")
+
+    farm.programs["typed"] = at_the_limit
+    env.reset(task_config=task())
+    env.step({"action_type": "PRESS", "key": "a"})
+    if done:
+        env.step("DONE")
+    assert env.evaluate_outcome() == Outcome(0.0, {"broke_desktop": "pids"})
+
+
+def test_an_end_without_a_verdict_raises(farm: FakeFarm, env: DesktopEnv) -> None:
+    env.reset(task_config=task(evaluator={**task()["evaluator"], "result": {"type": "vm_command_line", "command": []}}))
+    env.step("DONE")
+    for _ in range(2):
+        with pytest.raises(EvaluatorError, match="There is no verdict"):
+            env.evaluate()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_desktop_rests_before_its_verdict(env: DesktopEnv, done: bool) -> None:
+    """GTK acts 250 ms after Enter."""
+    env.reset(task_config=task())
+    core = env._core
+    assert core is not None
+    core._clock = StoppedClock()
+    env.step({"action_type": "TYPING", "text": "word"})
+    asked: list[SettleSpec | None] = []
+    lease = core.lease
+    assert lease is not None
+    inner = lease.step
+
+    async def step(events: list[InputEvent], settle: SettleSpec | None = None, **options: Any) -> Frame:
+        asked.append(settle)
+        return await inner(events, settle, **options)
+
+    lease.step = step  # type: ignore[method-assign]
+    if done:
+        env.step("DONE")
+    assert asked == []
+    assert env.evaluate() == 1.0
+    assert [settle.quiet_ms for settle in asked if settle is not None] == [400]
+
+
+class StoppedClock:
+    """A clock that stands still."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    async def sleep(self, _seconds: float) -> None:
+        return
 
 
 def test_a_fault_of_the_farm_raises_and_the_next_reset_is_well(farm: FakeFarm, env: DesktopEnv) -> None:
