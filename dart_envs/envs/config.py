@@ -78,7 +78,9 @@ class EpisodeConfig:
         ttl_s: Seconds after the last heartbeat until the farm ends a lease.
         wait_s: Seconds to wait for a free desktop.
         setup_wait_s: Seconds to wait for a prepared state that another environment is building.
-        evaluate_timeout_s: Seconds after which a running evaluator is stopped and the episode is masked.
+        evaluate_timeout_s: Seconds after which a running evaluator is stopped. That counts as an evaluator that raised: after the first
+            action the reward is 0 where the evaluator then gives a verdict on an untouched desktop in as long, and otherwise the
+            episode is masked.
 
     Raises:
         ValueError: If a field has a value that is not allowed; the message names the field.

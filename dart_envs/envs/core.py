@@ -380,7 +380,7 @@ class AsyncDesktopEnv:
         self._episode_over = True
         started_s = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self.config.evaluate_timeout_s):
+            async with asyncio.timeout(self.config.evaluate_timeout_s) as limit:
                 await check_alive(self._lease)
                 async with evaluation_desktop(self._lease, self.config.evaluate_on, self.config.wait_s) as (
                     desktop,
@@ -393,7 +393,7 @@ class AsyncDesktopEnv:
         except (DesktopFailedError, LeaseLostError, FarmError) as error:
             return self._end_with_fault(error)
         except Exception as error:  # noqa: BLE001 - whatever an evaluator raises is its own failure, never a score
-            return await self._end_with_evaluator_error(error)
+            return await self._end_with_evaluator_error(error, late=limit.expired())
         except BaseException:  # a cancelled judgement may have changed the desktop; raised again
             self._lease_unusable = True
             raise
@@ -404,34 +404,42 @@ class AsyncDesktopEnv:
         )
         return self._end_episode(end, reward=float(outcome.reward), details=details)
 
-    async def _end_with_evaluator_error(self, error: Exception) -> StepResult:
-        """End the episode after an evaluator error.
+    async def _end_with_evaluator_error(self, error: Exception, *, late: bool) -> StepResult:
+        """End the episode after an evaluator that raised, or that was stopped because it took too long (`late`).
 
         A dead desktop names the owner of the fault. On a live one it is the policy's if the evaluator gives a verdict on
-        a desktop that no policy has touched: nothing else differs. Before the first action it is the evaluator's.
+        a desktop that no policy has touched: nothing else differs. Before the first action it is the evaluator's. Whether a
+        verdict comes in time depends on the host as well, so that an earlier one on an untouched desktop proves nothing there.
         """
         if (ended := await self._end_if_dead()) is not None:
             return ended
         what = str(error) if isinstance(error, EvaluatorError) else f"{type(error).__name__}: {error}"
-        if self._acted and await self._judges_untouched_desktop():
+        if late:
+            what = f"The evaluator took more than {self.config.evaluate_timeout_s:g} s."
+        if self._acted and await self._judges_untouched_desktop(again=late):
             return self._end_episode(EndReason.BROKE_DESKTOP, cause=f"evaluator: {what}")
         log.warning("The evaluator of %s failed: %s", self._task.id if self._task else "?", what)
         return self._end_episode(EndReason.EVALUATOR_ERROR, cause=f"evaluator: {what}")
 
-    async def _judges_untouched_desktop(self) -> bool:
-        """Reset the episode's desktop to the start of the task and return whether the evaluator gives a verdict there."""
+    async def _judges_untouched_desktop(self, *, again: bool) -> bool:
+        """Reset the episode's desktop to the start of the task and return whether the evaluator gives a verdict there in time.
+
+        What is known from an earlier episode is not tried again, unless `again` asks for it.
+        """
         assert self._lease is not None
         assert self._task is not None
-        if self._task.id in self._judged_untouched:
+        if self._task.id in self._judged_untouched and not again:
             return True
         self._lease_unusable = True
         try:
             async with asyncio.timeout(self.config.evaluate_timeout_s + self.config.setup_wait_s):
                 await self._setup_preparer.prepare(self._lease, self._task, fresh=False, share=self._share_setup)
                 self._lease_unusable = False
-                check_outcome(await self._task.evaluate(self._lease, end=EndReason.DONE, **self._evaluate_options))
+                async with asyncio.timeout(self.config.evaluate_timeout_s):
+                    outcome = await self._task.evaluate(self._lease, end=EndReason.DONE, **self._evaluate_options)
+                check_outcome(outcome)
         except Exception as error:  # noqa: BLE001 - whatever is raised here is not the policy's doing
-            log.warning("The evaluator of %s fails on an untouched desktop, too: %s", self._task.id, error)
+            log.warning("The evaluator of %s fails on an untouched desktop, too: %r", self._task.id, error)
             return False
         self._judged_untouched.add(self._task.id)
         return True

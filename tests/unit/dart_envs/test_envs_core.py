@@ -382,6 +382,41 @@ async def test_an_evaluator_that_never_answers_is_cut_off(farm: FakeFarm) -> Non
         assert (await env.step(DONE)).end is EndReason.EVALUATOR_ERROR
 
 
+class Slow(ToyTask):
+    """Its evaluator gives no verdict on a desktop on which something was typed, nor anywhere while the host is busy."""
+
+    busy = False
+
+    async def evaluate(self, desktop: Desktop, *, end: EndReason | None = None) -> Outcome:
+        outcome = await super().evaluate(desktop, end=end)
+        if self.busy or outcome.details["typed"]:
+            await asyncio.Event().wait()
+        return outcome
+
+
+async def test_an_evaluator_that_only_the_policy_can_have_slowed_scores_zero(farm: FakeFarm) -> None:
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_timeout_s=0.3) as env:
+        await env.reset(Slow())
+        await env.step(TYPE)
+        result = await env.step(DONE)
+    assert (result.end, result.reward, result.info["masked"]) == (EndReason.BROKE_DESKTOP, 0.0, False)
+    assert result.info["cause"] == "evaluator: The evaluator took more than 0.3 s."
+
+
+async def test_a_verdict_that_a_busy_host_delays_is_masked(farm: FakeFarm) -> None:
+    """Also where the evaluator gave a verdict on an untouched desktop before."""
+    task = Slow()
+    async with AsyncDesktopEnv(farm, shape=SHAPE, evaluate_timeout_s=0.3) as env:
+        await env.reset(task)
+        await env.step(TYPE)
+        assert (await env.step(DONE)).end is EndReason.BROKE_DESKTOP
+        task.busy = True
+        await env.reset(task)
+        await env.step(CLICK)
+        result = await env.step(DONE)
+    assert (result.end, result.info["masked"]) == (EndReason.EVALUATOR_ERROR, True)
+
+
 async def test_a_cancelled_step_ends_the_episode_and_replaces_the_desktop(env: AsyncDesktopEnv, farm: FakeFarm) -> None:
     await env.reset(ToyTask())
     farm.leases[0].fail_next("step", asyncio.CancelledError())  # type: ignore[arg-type]
