@@ -5,6 +5,7 @@ Role: one schema, shared with whoever writes the file. Rule: unknown keys are er
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Self
 
@@ -71,11 +72,31 @@ class InferenceConfig(OptionalDataManagerAddress):
         return self
 
     def worker_settings(self) -> list[WorkerSettings]:
-        """Settings of each worker, with the devices that are its own."""
+        """Settings of each worker, with the devices and the seed that are its own."""
         shares = split_devices(self.devices, self.workers, self.worker.tensor_parallel)
+        seeds = [worker_seed(self.worker.seed, index) for index in range(self.workers)]
         return [
-            self.worker if share is None else self.worker.model_copy(update={"device_ids": share}) for share in shares
+            self.worker.model_copy(
+                update={"device_ids": self.worker.device_ids if share is None else share, "seed": seed}
+            )
+            for share, seed in zip(shares, seeds, strict=True)
         ]
+
+
+def worker_seed(seed: int, index: int) -> int:
+    """Derive the seed of a worker.
+
+    vLLM draws the random numbers of a request without a seed from one generator per engine, in the order in which requests come. With equal
+    seeds the n-th requests of two workers get the same random numbers, and with the same prompt the same answer.
+
+    Args:
+        seed: Seed of all workers.
+        index: Number of the worker, from 0.
+
+    Returns:
+        The seed itself for the first worker, another one below 2**31 for each other.
+    """
+    return seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(31)
 
 
 def split_devices(devices: tuple[int, ...] | None, workers: int, tensor_parallel: int) -> list[str | None]:

@@ -64,7 +64,7 @@ class WorkerSettings(StrictModel):
     kv_block_tokens: tokens of one block of that cache, which is what prefixes are shared in (None: vLLM's own choice, 128 on CPUs). eager:
     skip compilation; starts much faster, and on small models runs as fast. quantization: the engine quantises the matrices of the language
     model's layers when it loads weights, also published ones; vision tower and embeddings keep `dtype`, which has 16 bits then (None: all
-    weights have `dtype`). device_ids: CUDA_VISIBLE_DEVICES of this worker.
+    weights have `dtype`). device_ids: CUDA_VISIBLE_DEVICES of this worker. seed: of the engine, for requests that have none.
     kv_after_update: whether running requests compute their key-value cache again with new weights, so that a forward pass gives their
     log-probs again, or keep it. weight_transfer: how weights come; `nccl` and `ipc` need GPUs. drain_timeout_s: how long running requests
     may go on when the worker is stopped or replaced.

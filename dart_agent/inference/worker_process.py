@@ -2,7 +2,9 @@
 
 Role: `WorkerProcess`. Rule: a worker lives in a directory of its own (socket, key, temporary files) and in a process group of its
 own; `stop` ends the group and removes the directory, whatever state they are in. The worker watches its parent, so a launcher that is
-killed takes its workers with it. Non-goals: restarting (`dart_agent.inference.supervisor`), routing (`pool`).
+killed takes its workers with it. The first start has the seed of the settings, every later one another that follows from it: an engine
+that starts with a seed again repeats its random numbers. The log counts the starts, also those by earlier launchers. Non-goals:
+restarting (`dart_agent.inference.supervisor`), routing (`pool`).
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import secrets
 import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from dart_agent.errors import ConfigError, WorkerError, WorkerKilledError
 from dart_agent.inference.client import WorkerClient
@@ -29,8 +33,23 @@ from dart_server.wire import Clock
 _MAX_DIRECTORY_CHARS = 64
 """A Unix socket's path may have 107 bytes, and vLLM appends its own names of up to 40."""
 _DRAIN_POLL_S = 0.05
+_START_LINE = b"--- start "
+"""What a line of the log begins with where a process starts."""
 ENGINE_MODULE = "dart_agent.inference.engine.server"
 """The program of a worker's process, as `python -m` takes it."""
+
+
+def start_seed(seed: int, starts: int) -> int:
+    """Derive the seed of a start.
+
+    Args:
+        seed: Seed of the worker.
+        starts: How often it was started before.
+
+    Returns:
+        The seed itself for the first start, another one below 2**31 for each other.
+    """
+    return seed if starts == 0 else random.Random(f"{seed}/start {starts}").getrandbits(31)
 
 
 class WorkerProcess:
@@ -81,13 +100,14 @@ class WorkerProcess:
         key_path.touch(mode=0o600, exist_ok=False)
         key_path.write_text(secrets.token_urlsafe(32))
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with self.log_path.open("ab") as log:
+        with self.log_path.open("a+b") as log:
+            settings = self._begin_log(log)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 self._module,
                 "--settings",
-                self.settings.model_dump_json(),
+                settings.model_dump_json(),
                 "--directory",
                 str(self.directory),
                 "--parent",
@@ -182,6 +202,18 @@ class WorkerProcess:
                     break
                 await self._clock.sleep(0.05)
         await process.wait()
+
+    def _begin_log(self, log: BinaryIO) -> WorkerSettings:
+        """Write a line about this start. Returns the settings with its seed."""
+        log.seek(0)
+        starts, last = 0, b"\n"
+        for last in log:
+            starts += last.startswith(_START_LINE)
+        seed = start_seed(self.settings.seed, starts)
+        told = f"{starts + 1} of {self.name}, seed {seed}\n".encode()
+        log.write((b"" if last.endswith(b"\n") else b"\n") + _START_LINE + told)
+        log.flush()
+        return self.settings.model_copy(update={"seed": seed})
 
     def _published_arguments(self) -> list[str]:
         if self.published is None:

@@ -87,6 +87,18 @@ def test_each_worker_has_devices_of_its_own() -> None:
         InferenceConfig(worker=worker, workers=2, devices=(4,), **places)
 
 
+@pytest.mark.parametrize("devices", [None, (0, 1, 2)])
+def test_no_two_workers_sample_with_the_same_seed(devices: tuple[int, ...] | None) -> None:
+    """vLLM numbers the requests of an engine: equal seeds give equal answers to the members of a group on different workers."""
+    places = {name: Path("/tmp") for name in ("directory", "addresses", "logs")}
+    config = InferenceConfig(worker=WorkerSettings(model="m", seed=7), workers=3, devices=devices, **places)
+    seeds = [engine_arguments(settings, Path("/models/m"), 1)["seed"] for settings in config.worker_settings()]
+    assert len(set(seeds)) == 3
+    assert seeds[0] == 7, "a single worker has the seed of the run"
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert seeds == [settings.seed for settings in config.worker_settings()]
+
+
 def test_transfers_between_gpus_are_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dart_agent.inference.settings.resolve_checkpoint", lambda name: tmp_path)
     monkeypatch.setattr("dart_agent.inference.settings.read_checkpoint_info", lambda path: None)

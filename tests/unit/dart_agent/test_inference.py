@@ -21,7 +21,7 @@ from dart_agent.inference.decisions.worker_activity import activity_line
 from dart_agent.inference.settings import KEY_NAME, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor
 from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
-from dart_agent.inference.worker_process import WorkerProcess
+from dart_agent.inference.worker_process import WorkerProcess, start_seed
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, completion, request
 
 
@@ -224,6 +224,31 @@ async def test_a_worker_process_that_a_signal_ends_was_killed(tmp_path: Path, mo
         finally:
             await worker.stop()
         assert type(raised.value) is kind
+
+
+async def test_a_worker_that_starts_again_does_not_repeat_its_random_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the launcher is another process: the second worker here is that of a run that goes on."""
+    monkeypatch.setattr("dart_agent.inference.settings.WorkerSettings.check", lambda self: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "tell_settings.py").write_text(
+        "import sys\nprint(sys.argv[sys.argv.index('--settings') + 1], end='')\n"
+    )
+    place = Path(tempfile.mkdtemp(prefix="dart-"))  # a socket's path must be short
+    settings, log = WorkerSettings(model="m", seed=7), tmp_path / "logs" / "w.log"
+    for starts in (2, 1):
+        worker = WorkerProcess("w", settings, directory=place, log_path=log, module="tell_settings")
+        for _ in range(starts):
+            await worker.start()
+            assert await worker.wait() == 0
+        await worker.stop()
+    told = log.read_text().splitlines()
+    seeds = [json.loads(line)["seed"] for line in told[1::2]]
+    assert seeds == [start_seed(7, starts) for starts in range(3)]
+    assert seeds[0] == 7
+    assert len(set(seeds)) == 3
+    assert told[::2] == [f"--- start {number} of w, seed {seed}" for number, seed in enumerate(seeds, 1)]
 
 
 async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> None:
