@@ -29,7 +29,8 @@ def main(engine_module: str = ENGINE_MODULE) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         config = load_inference_config(path)
-        config.worker.check()
+        for settings in config.worker_settings():
+            settings.check()
     except ConfigError as error:
         parser.exit(2, f"{error}\n")
     sys.exit(asyncio.run(run_until_signal(run_inference(config, engine_module=engine_module))))

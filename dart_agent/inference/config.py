@@ -9,11 +9,12 @@ import random
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 
 from dart_agent.chat_api.server import ChatApiSettings
 from dart_agent.data_client.address import OptionalDataManagerAddress
 from dart_agent.errors import ConfigError
+from dart_agent.inference.decisions.devices import split_devices
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings
 from dart_agent.inference.settings import WorkerSettings
 from dart_agent.strict_model import StrictModel, format_validation_error
@@ -37,7 +38,8 @@ class UpdateSection(StrictModel):
 class InferenceConfig(OptionalDataManagerAddress):
     """K workers of one model that follow the versions of one data manager.
 
-    devices: numbers of the GPUs, `worker.tensor_parallel` for each worker in turn; None: all workers see all devices.
+    devices: numbers of the GPUs among those that the component sees, `worker.tensor_parallel` for each worker in turn; None: all workers
+    see all of them.
     directory: where sockets and keys live (short: Unix sockets; default: made below the runtime directory). addresses: file that tells
     the rollout workers where the workers are. Without the address of a data manager the model's own weights are served for ever.
     holding_workers: so many of the workers, the last ones, have the version of an evaluation during training as long as it lasts.
@@ -47,7 +49,7 @@ class InferenceConfig(OptionalDataManagerAddress):
 
     worker: WorkerSettings
     workers: int = Field(default=2, ge=1, le=64)
-    devices: tuple[int, ...] | None = None
+    devices: tuple[NonNegativeInt, ...] | None = None
     directory: Path
     addresses: Path
     logs: Path
@@ -97,34 +99,6 @@ def worker_seed(seed: int, index: int) -> int:
         The seed itself for the first worker, another one below 2**31 for each other.
     """
     return seed if index == 0 else random.Random(f"{seed}/{index}").getrandbits(31)
-
-
-def split_devices(devices: tuple[int, ...] | None, workers: int, tensor_parallel: int) -> list[str | None]:
-    """Give each worker as many devices as its engine is split over.
-
-    Args:
-        devices: Numbers of the GPUs; None: nothing is given, every worker sees what its process sees.
-        workers: Number of workers.
-        tensor_parallel: Devices per worker.
-
-    Returns:
-        The value of CUDA_VISIBLE_DEVICES per worker.
-
-    Raises:
-        ValueError: There are more or fewer devices than workers x tensor_parallel, or one is given twice.
-    """
-    if devices is None:
-        return [None] * workers
-    needed = workers * tensor_parallel
-    if len(set(devices)) != len(devices) or len(devices) != needed:
-        raise ValueError(
-            f"devices names {list(devices)}, but {workers} workers with tensor_parallel = {tensor_parallel} need {needed} "
-            "different ones: change devices or workers"
-        )
-    return [
-        ",".join(str(device) for device in devices[index * tensor_parallel : (index + 1) * tensor_parallel])
-        for index in range(workers)
-    ]
 
 
 def load_inference_config(path: Path) -> InferenceConfig:

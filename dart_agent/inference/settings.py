@@ -6,6 +6,7 @@ Non-goals: how many workers there are (`dart_agent.inference.pool`).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -14,6 +15,7 @@ from pydantic import Field, model_validator
 
 from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.decisions.devices import VISIBLE_DEVICES, visible_devices
 from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.strict_model import StrictModel
 from dart_agent.types import PolicyVersion
@@ -64,7 +66,8 @@ class WorkerSettings(StrictModel):
     kv_block_tokens: tokens of one block of that cache, which is what prefixes are shared in (None: vLLM's own choice, 128 on CPUs). eager:
     skip compilation; starts much faster, and on small models runs as fast. quantization: the engine quantises the matrices of the language
     model's layers when it loads weights, also published ones; vision tower and embeddings keep `dtype`, which has 16 bits then (None: all
-    weights have `dtype`). device_ids: CUDA_VISIBLE_DEVICES of this worker. seed: of the engine, for requests that have none.
+    weights have `dtype`). device_ids: numbers of this worker's GPUs among those that the launcher sees. seed: of the
+    engine, for requests that have none.
     kv_after_update: whether running requests compute their key-value cache again with new weights, so that a forward pass gives their
     log-probs again, or keep it. weight_transfer: how weights come; `nccl` and `ipc` need GPUs. drain_timeout_s: how long running requests
     may go on when the worker is stopped or replaced.
@@ -83,7 +86,7 @@ class WorkerSettings(StrictModel):
     eager: bool = True
     tensor_parallel: int = Field(default=1, ge=1)
     gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
-    device_ids: str | None = None
+    device_ids: str | None = Field(default=None, pattern=r"^\d+(,\d+)*$")
     seed: int = 0
     kv_after_update: Literal["recompute", "keep"] = "recompute"
     weight_transfer: Literal["files", "nccl", "ipc"] = "files"
@@ -100,6 +103,8 @@ class WorkerSettings(StrictModel):
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""
         read_checkpoint_info(resolve_checkpoint(self.model))
+        if self.device_ids is not None:
+            visible_devices(self.device_ids, os.environ.get(VISIBLE_DEVICES))
         if self.weight_transfer != "files":
             raise ConfigError(
                 f"weight_transfer = {self.weight_transfer!r} moves weights between GPUs, and the trainer does not send them that way "

@@ -223,4 +223,4 @@ class WorkerProcess:
 
     def _environment(self, temporary: Path) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if key != "DART_API_KEY"}
-        return inherited | engine_environment(self.settings, temporary)
+        return inherited | engine_environment(self.settings, temporary, inherited)

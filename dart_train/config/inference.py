@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
-from dart_agent.inference.config import split_devices
+from dart_agent.inference.decisions.devices import split_devices
 from dart_agent.inference.decisions.weight_updates import UpdateMode
 from dart_agent.inference.settings import QuantizationKind, check_precision
 from dart_agent.strict_model import StrictModel
@@ -30,7 +30,7 @@ class InferenceSection(StrictModel):
         max_model_len: Longest prompt with its response, in tokens.
         max_num_seqs: Most requests in one batch of a worker.
         kv_cache_mib: Key-value cache per worker in MiB; "auto", or null on the command line: vLLM's own choice, right for GPUs.
-        devices: Numbers of the GPUs, `tensor_parallel` for each worker in turn; None: every worker sees all.
+        devices: Numbers of the GPUs among those that the run sees, `tensor_parallel` for each worker in turn; None: every worker sees all.
         tensor_parallel: GPUs that one worker's model is split over.
         gpu_memory_fraction: Share of a GPU's memory that a worker may use.
         eager: Skip compilation; false on GPUs.
@@ -53,7 +53,7 @@ class InferenceSection(StrictModel):
     max_model_len: int = Field(default=512, ge=64)
     max_num_seqs: int = Field(default=32, ge=1)
     kv_cache_mib: int | None = Field(default=96, ge=8)
-    devices: tuple[int, ...] | None = None
+    devices: tuple[NonNegativeInt, ...] | None = None
     tensor_parallel: int = Field(default=1, ge=1)
     gpu_memory_fraction: float = Field(default=0.85, gt=0, le=1)
     eager: bool = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from dart_agent.strict_model import StrictModel
 from dart_train.model.adapters import LoraSettings
@@ -82,7 +82,7 @@ class TrainSection(StrictModel):
         dtype: Data type of matrix products; auto: bfloat16 on a GPU, else float32; in the warm start bfloat16 on a CPU with
             instructions for it, too.
         processes: Processes that share parameters and batches (FSDP2, started by torchrun): the number of GPUs to train on.
-        devices: Numbers of the GPUs that train, one per process; None: those that this process sees, from the first on.
+        devices: Numbers of the GPUs that train, among those that the run sees, one per process; None: from the first one on.
         threads: CPU threads of each.
         checkpoint_every: Train steps per checkpoint.
         keep_checkpoints: Newest checkpoints that are kept; a run goes on from the one before where the newest is damaged.
@@ -135,7 +135,7 @@ class TrainSection(StrictModel):
         default="auto",
     )
     processes: int = Field(default=1, ge=1)
-    devices: tuple[int, ...] | None = None
+    devices: tuple[NonNegativeInt, ...] | None = None
     threads: int = Field(default=1, ge=1)
     checkpoint_every: int = Field(default=1, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)

@@ -7,6 +7,7 @@ only the files of the checkpoint. Non-goals: loading it (`dart_train.model.polic
 from __future__ import annotations
 
 import math
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dart_agent.errors import ConfigError, WeightUpdateError
 from dart_agent.grounding.acting.settings import tell_of_targets
 from dart_agent.grounding.model import check_head
 from dart_agent.inference.checkpoint_files import CheckpointInfo, read_checkpoint_info, resolve_checkpoint
+from dart_agent.inference.decisions.devices import VISIBLE_DEVICES
 from dart_agent.inference.weights.files import tensor_shapes
 from dart_agent.prompts.builder import PromptSpec, preset
 from dart_agent.rollouts.episode import OnParseError
@@ -280,8 +282,10 @@ def _device_problems(recipe: Recipe) -> list[str]:
     if recipe.train.device == "cuda" and not found:
         return ["train.device: torch finds no CUDA device on this host: set it to auto or cpu"]
     named = {"train.devices": recipe.train.devices or (), "inference.devices": recipe.inference.devices or ()}
+    shown = os.environ.get(VISIBLE_DEVICES)
+    host = f"on this host, which has {found}" if shown is None else f"among the {found} of {VISIBLE_DEVICES}={shown}"
     problems = [
-        f"{key}: there is no GPU {max(numbers)} on this host, which has {found} (numbers begin at 0): name others"
+        f"{key}: there is no GPU {max(numbers)} {host} (numbers begin at 0): name others"
         for key, numbers in named.items()
         if numbers and max(numbers) >= found
     ]

@@ -6,10 +6,12 @@ several processes are started by torchrun. Non-goals: starting them (`dart_train
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+from dart_agent.inference.decisions.devices import VISIBLE_DEVICES, visible_devices
 from dart_agent.prompts.settings import PromptSettings
 from dart_train.config import Recipe
 from dart_train.config.train import TrainSection
@@ -145,9 +147,10 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
 
 
 def _on_devices(spec: ComponentSpec, train: TrainSection) -> ComponentSpec:
-    """The component on the GPUs that train, in as many processes."""
+    """The component on the GPUs that train, in as many processes. Raises ConfigError where this process does not see them."""
     if train.devices is not None:
-        spec = replace(spec, env={**spec.env, "CUDA_VISIBLE_DEVICES": ",".join(map(str, train.devices))})
+        visible = visible_devices(",".join(map(str, train.devices)), os.environ.get(VISIBLE_DEVICES))
+        spec = replace(spec, env={**spec.env, VISIBLE_DEVICES: visible})
     return _in_processes(spec, train.processes)
 
 

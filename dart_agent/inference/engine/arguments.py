@@ -6,9 +6,11 @@ vLLM. Non-goals: making the engine (`dart_agent.inference.engine.vllm_engine`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dart_agent.inference.decisions.devices import VISIBLE_DEVICES, visible_devices
 from dart_agent.inference.settings import WorkerSettings
 
 FILE_BACKEND = "dart_file"
@@ -97,15 +99,19 @@ def image_cache_gib(requests: int, images: int, pixels: int) -> float:
     return max(LEAST_IMAGE_CACHE_GIB, 2 * prompt_gib, min(IMAGE_CACHE_GIB, requests * prompt_gib))
 
 
-def engine_environment(settings: WorkerSettings, temporary: Path) -> dict[str, str]:
+def engine_environment(settings: WorkerSettings, temporary: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """Environment variables of a worker's process.
 
     Args:
         settings: Of the worker.
         temporary: Directory for its temporary files.
+        inherited: Environment of the launcher.
 
     Returns:
         What is set on top of the launcher's environment.
+
+    Raises:
+        ConfigError: The launcher does not see the devices.
     """
     environment = {
         "TMPDIR": str(temporary),
@@ -129,5 +135,5 @@ def engine_environment(settings: WorkerSettings, temporary: Path) -> dict[str, s
     if settings.eager:
         environment |= {"TORCH_COMPILE_DISABLE": "1", "VLLM_CACHE_ROOT": str(temporary / "cache")}
     if settings.device_ids is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = settings.device_ids
+        environment[VISIBLE_DEVICES] = visible_devices(settings.device_ids, inherited.get(VISIBLE_DEVICES))
     return environment

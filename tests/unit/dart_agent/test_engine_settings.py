@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from dart_agent.errors import ConfigError
-from dart_agent.inference.config import InferenceConfig, UpdateSection, split_devices
+from dart_agent.inference.config import InferenceConfig, UpdateSection
+from dart_agent.inference.decisions.devices import split_devices, visible_devices
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings
 from dart_agent.inference.engine.arguments import engine_arguments, engine_environment
 from dart_agent.inference.metrics_page import MetricsPage, merge_pages
@@ -66,11 +67,39 @@ def test_quantised_matrices_need_inputs_of_16_bits() -> None:
 
 def test_devices_and_threads_reach_the_process() -> None:
     settings = WorkerSettings(model="m", device_ids="2,3", threads=4, tensor_parallel=2)
-    environment = engine_environment(settings, Path("/tmp/w"))
+    environment = engine_environment(settings, Path("/tmp/w"), {})
     assert environment["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert environment["OMP_NUM_THREADS"] == "4"
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
-    assert "CUDA_VISIBLE_DEVICES" not in engine_environment(WorkerSettings(model="m"), Path("/tmp/w"))
+    assert "CUDA_VISIBLE_DEVICES" not in engine_environment(WorkerSettings(model="m"), Path("/tmp/w"), {})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "inherited", "visible"),
+    [
+        ("1", None, "1"),
+        ("1", "4,5,6,7", "5"),
+        ("3,0", " 4, 5,6,7", "7,4"),
+        ("0,1", "GPU-8932f937,GPU-d0c1aa07", "GPU-8932f937,GPU-d0c1aa07"),
+        ("0", "4,-1,5", "4"),
+    ],
+)
+def test_numbers_of_gpus_count_those_that_the_launcher_sees(numbers: str, inherited: str | None, visible: str) -> None:
+    assert visible_devices(numbers, inherited) == visible
+    launcher = {} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}
+    environment = engine_environment(WorkerSettings(model="m", device_ids=numbers), Path("/tmp/w"), launcher)
+    assert environment["CUDA_VISIBLE_DEVICES"] == visible
+
+
+@pytest.mark.parametrize(("inherited", "seen"), [("4,5", 2), ("4,-1,5", 1), ("", 0)])
+def test_gpus_that_the_launcher_does_not_see_are_refused_before_anything_starts(
+    inherited: str, seen: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_agent.inference.settings.resolve_checkpoint", lambda name: tmp_path)
+    monkeypatch.setattr("dart_agent.inference.settings.read_checkpoint_info", lambda path: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+    with pytest.raises(ConfigError, match=f"names GPU 2, but CUDA_VISIBLE_DEVICES={inherited} shows {seen} "):
+        WorkerSettings(model="m", device_ids="0,2").check()
 
 
 def test_each_worker_has_devices_of_its_own() -> None:

@@ -15,6 +15,7 @@ import torch
 from published_checkpoints import KINDS, PROMPTS, write_checkpoint
 
 from dart_agent import cli
+from dart_agent.errors import ConfigError
 from dart_agent.inference.checkpoint_files import read_checkpoint_info
 from dart_agent.inference.config import load_inference_config
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings
@@ -248,13 +249,19 @@ def test_the_pixels_of_a_recipe_bound_the_pictures_of_rollouts_and_of_the_warm_s
     assert "has no picture of" in problem
 
 
-def test_the_trainer_sees_the_gpus_that_the_recipe_names(tmp_path: Path) -> None:
+def test_the_trainer_sees_the_gpus_that_the_recipe_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     paths = RunPaths(tmp_path / "r")
     paths.make()
     tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
     named = training_components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [6, 4]}), paths)
     assert named.env["CUDA_VISIBLE_DEVICES"] == "6,4"
     assert "CUDA_VISIBLE_DEVICES" not in training_components.trainer(recipe_of("", **tiny), paths).env
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    shared = training_components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [3, 1]}), paths)
+    assert shared.env["CUDA_VISIBLE_DEVICES"] == "7,5"
+    with pytest.raises(ConfigError, match=r"names GPU 4, but CUDA_VISIBLE_DEVICES=4,5,6,7 shows 4 "):
+        training_components.trainer(recipe_of("", **tiny, train={"devices": [4]}), paths)
 
 
 def test_several_training_processes_are_started_by_torchrun(tmp_path: Path) -> None:
@@ -317,10 +324,18 @@ def test_gpus_that_are_not_there_are_named_before_anything_starts(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     chosen = recipe_of(checkpoint, train={"device": "cuda", **train}, inference={"max_model_len": 2048, **inference})
     found = recipe_policy.fine_tuning_problems(chosen)
     assert len(found) == (problem is not None)
     assert problem is None or re.match(problem, found[0])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    narrowed = recipe_policy.fine_tuning_problems(chosen)
+    assert [each for each in narrowed if "there is no GPU" in each] == [
+        each.replace("on this host, which has 2", "among the 2 of CUDA_VISIBLE_DEVICES=6,7")
+        for each in found
+        if "there is no GPU" in each
+    ]
 
 
 def test_a_reference_and_layers_that_are_not_there_are_named_before_anything_starts(checkpoint: Path) -> None:
