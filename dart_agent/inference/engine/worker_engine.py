@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from dart_agent.errors import WeightUpdateError, WorkerError
+from dart_agent.errors import RequestRejected, WeightUpdateError, WorkerError
 from dart_agent.inference.decisions.retries import RequestFailure
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
@@ -135,7 +135,8 @@ class WorkerEngine:
         began, stood_s = self.weights, self._activity.updating_s
         self._count(1)
         try:
-            completion = await self.backend.sample(request, prefix_salt=self._salt(began))
+            async with self._checked_failures():
+                completion = await self.backend.sample(request, prefix_salt=self._salt(began))
         finally:
             self._count(-1)
         stood_s = self._activity.updating_s - stood_s
@@ -157,13 +158,33 @@ class WorkerEngine:
         try:
             while True:
                 began = self.weights
-                targets = await self.backend.point(asked, prefix_salt=self._salt(began))
+                async with self._checked_failures():
+                    targets = await self.backend.point(asked, prefix_salt=self._salt(began))
                 if self.broken:
                     raise WorkerError(self.broken)
                 if self.weights == began:
                     return PointAnswer(began.number, targets)
         finally:
             self._count(-1)
+
+    @asynccontextmanager
+    async def _checked_failures(self) -> AsyncIterator[None]:
+        """A request that fails may be the first sign of an engine that is gone: its answer says so, and no other request is tried on it."""
+        try:
+            yield
+        except RequestRejected:
+            raise
+        except Exception:
+            try:
+                await self.backend.check()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not healthy
+                self._break(f"{type(error).__name__}: {error}")
+            raise
+
+    def _break(self, why: str) -> None:
+        """This worker is out of service until it is started again."""
+        self.broken = self.broken or why
+        self._changed.set()
 
     def _count(self, requests: int) -> None:
         self.in_flight += requests
@@ -282,8 +303,7 @@ class WorkerEngine:
         try:
             yield
         except BaseException as error:  # raised again
-            self.broken = f"{what} failed half-way: {type(error).__name__}: {error}"
-            self._changed.set()
+            self._break(f"{what} failed half-way: {type(error).__name__}: {error}")
             raise
 
     def drain(self) -> int:

@@ -14,19 +14,23 @@ import numpy as np
 import pytest
 
 from dart_agent.errors import ContextExceededError, PromptTooLongError, RequestRejected, WeightUpdateError, WorkerError
-from dart_agent.inference import wire
-from dart_agent.inference.decisions.retries import RequestFailure
+from dart_agent.inference import pointer_wire, wire
+from dart_agent.inference.client import WorkerClient
+from dart_agent.inference.decisions.retries import RequestFailure, RetrySettings
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.inference.engine.rendering import render_request
 from dart_agent.inference.engine.server import build_app
 from dart_agent.inference.engine.worker_engine import EngineLoad, WorkerEngine
-from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.pointer_wire import PointRequest, ServedLogits
+from dart_agent.inference.pool import VllmPool
+from dart_agent.inference.settings import KEY_NAME, PublishedWeights
 from dart_agent.inference.weights.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.inference.weights.leases import make_leasable, try_remove
 from dart_agent.types import Completion, FinishReason, PolicyRequest, VersionSpan
 from tests.unit.dart_agent.fakes import FakeClock, completion, request
+from tests.unit.dart_agent.test_pool import until
 from tests.unit.dart_agent.test_weights import write_safetensors
 
 
@@ -61,6 +65,11 @@ class FakeBackend:
         if before != self.version:
             answer = dataclasses.replace(answer, version_spans=spans)
         return dataclasses.replace(answer, finish_reason=self.finish)
+
+    async def point(self, asked: PointRequest, *, prefix_salt: str) -> tuple[ServedLogits, ...]:
+        if self.sample_failure is not None:
+            raise self.sample_failure
+        return ()
 
     async def pause(self, *, clear_cache: bool) -> None:
         self.calls.append(f"pause {'clear' if clear_cache else 'keep'}")
@@ -355,6 +364,54 @@ async def test_only_what_every_worker_would_refuse_is_called_invalid(
         assert isinstance(found, ContextExceededError)
         assert (found.prompt_tokens, found.max_tokens, found.context) == (990, 64, 1024)
     assert (await client.get(wire.HEALTH_PATH)).status_code == 200, "one failed request does not break the worker"
+
+
+@pytest.mark.parametrize("path", [wire.GENERATE_PATH, pointer_wire.POINT_PATH])
+async def test_a_request_that_an_engine_does_not_survive_says_that_the_worker_is_broken(
+    worker: Worker, path: str
+) -> None:
+    backend, engine, client = worker
+    backend.sample_failure, backend.closed = RuntimeError("EngineCore encountered an issue"), True
+    asked = PointRequest(request().images[0], ("click Save",), "r.0")
+    held = asyncio.create_task(engine.health(after=0, wait_s=600.0))
+    await asyncio.sleep(0)
+    body = wire.encode_request(request()) if path == wire.GENERATE_PATH else pointer_wire.encode_point_request(asked)
+    reply = await client.post(path, content=body)
+    assert (reply.status_code, reply.json()["error"]) == (500, "broken")
+    assert "EngineCore encountered an issue" in reply.json()["detail"]
+    with pytest.raises(WorkerError, match="RuntimeError: the engine is gone"):
+        await held
+
+
+class RestartedWorker:
+    """The routes of the worker that lives at one place; the test puts another one there."""
+
+    def __init__(self) -> None:
+        self.backend = FakeBackend()
+        self.restart()
+
+    def restart(self) -> None:
+        self.backend = FakeBackend()
+        self._app = build_app(WorkerEngine(self.backend), "k")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+
+async def test_a_request_waits_for_the_restart_of_the_only_worker_whose_engine_died(tmp_path: Path) -> None:
+    """Its requests fail at once and again and again until the process ends, which takes longer than their attempts last."""
+    place, client = RestartedWorker(), WorkerClient("a", tmp_path)
+    (tmp_path / KEY_NAME).write_text("k")
+    await client.aclose()
+    client._http = httpx.AsyncClient(transport=httpx.ASGITransport(place), base_url="http://worker")
+    async with VllmPool([client], clock=FakeClock(), retry=RetrySettings(max_attempts=2)) as pool:
+        await until(lambda: len(pool.ready) == 1)
+        place.backend.sample_failure, place.backend.closed = RuntimeError("EngineCore encountered an issue"), True
+        asked = asyncio.create_task(pool.complete(request()))
+        await until(lambda: not pool.ready)
+        assert pool.failures[RequestFailure.CONNECTION] == 1
+        place.restart()
+        assert (await asked).worker == "a"
 
 
 async def test_an_aborted_answer_is_a_failure(worker: Worker) -> None:
