@@ -22,6 +22,11 @@ from dart_agent.types import PolicyVersion
 
 QuantizationKind = Literal["fp8_per_channel"]
 """How an engine stores and multiplies matrices: in float8 (e4m3), with a scale per output channel and a scale per token of the input."""
+START_S = 300.0
+"""For the start of a small model: processes, compilation, graphs."""
+START_S_PER_GIB = 60.0
+"""More for each GiB of the checkpoint, which storage of 50 MB/s reads three times in it: at the start, for the digest and for the load of a
+version that is newer than the checkpoint."""
 SOCKET_NAME = "worker.sock"
 KEY_NAME = "key"
 
@@ -69,7 +74,8 @@ class WorkerSettings(StrictModel):
     weights have `dtype`). device_ids: numbers of this worker's GPUs among those that the launcher sees. seed: of the
     engine, for requests that have none.
     kv_after_update: whether running requests compute their key-value cache again with new weights, so that a forward pass gives their
-    log-probs again, or keep it. weight_transfer: how weights come; `nccl` and `ipc` need GPUs. drain_timeout_s: how long running requests
+    log-probs again, or keep it. weight_transfer: how weights come; `nccl` and `ipc` need GPUs. start_timeout_s: how long the worker may
+    take until it serves (None: `START_S`, and `START_S_PER_GIB` for each GiB of the checkpoint). drain_timeout_s: how long running requests
     may go on when the worker is stopped or replaced.
     """
 
@@ -90,7 +96,7 @@ class WorkerSettings(StrictModel):
     seed: int = 0
     kv_after_update: Literal["recompute", "keep"] = "recompute"
     weight_transfer: Literal["files", "nccl", "ipc"] = "files"
-    start_timeout_s: float = Field(default=300.0, gt=0)
+    start_timeout_s: float | None = Field(default=None, gt=0)
     stop_timeout_s: float = Field(default=10.0, gt=0)
     drain_timeout_s: float = Field(default=5.0, ge=0)
     probe_interval_s: float = Field(default=15.0, gt=0)
@@ -99,6 +105,14 @@ class WorkerSettings(StrictModel):
     def _check_precision(self) -> Self:
         check_precision(self.dtype, self.quantization)
         return self
+
+    @property
+    def start_limit_s(self) -> float:
+        """How long the worker may take until it serves, in seconds. Raises ConfigError where the model is not there."""
+        if self.start_timeout_s is not None:
+            return self.start_timeout_s
+        files = resolve_checkpoint(self.model).glob("*.safetensors")
+        return START_S + START_S_PER_GIB * sum(file.stat().st_size for file in files) / 2**30
 
     def check(self) -> None:
         """Raise ConfigError for what can be known to be wrong before a process is started."""

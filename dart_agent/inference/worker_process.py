@@ -125,10 +125,11 @@ class WorkerProcess:
 
         Raises:
             WorkerKilledError: A signal ended it.
-            WorkerError: It ended by itself, or does not answer in `start_timeout_s`.
+            WorkerError: It ended by itself, or does not answer in time (`WorkerSettings.start_limit_s`).
         """
         assert self._process is not None, "start() first"
-        deadline_s = self._clock.monotonic() + self.settings.start_timeout_s
+        limit_s = self.settings.start_limit_s
+        deadline_s = self._clock.monotonic() + limit_s
         async with WorkerClient(self.name, self.directory) as client:
             while self._process.returncode is None:
                 with contextlib.suppress(WorkerError):
@@ -136,7 +137,8 @@ class WorkerProcess:
                     return
                 if self._clock.monotonic() > deadline_s:
                     raise WorkerError(
-                        f"{self.name} did not answer within {self.settings.start_timeout_s:.0f} s: see {self.log_path}"
+                        f"{self.name} did not answer within {limit_s:.0f} s of its start: see {self.log_path}; where it was still loading, "
+                        "give it longer with start_timeout_s (in a recipe: inference.start_timeout_s)"
                     )
                 await self._clock.sleep(0.25)
         code = self._process.returncode

@@ -42,6 +42,7 @@ class InferenceSection(StrictModel):
         update_mode: `per_worker`: each worker takes a version when it is ready; `global`: all stand still until all have it; None: as
             `rollout.scheduling` says.
         max_updating: Most workers that stand still at the same time (mode `per_worker`).
+        start_timeout_s: Seconds that a worker may take from its start until it serves; "auto": 300, and 60 for each GiB of the checkpoint.
         metrics_port: Port of this host's loopback where Prometheus reads the metrics of all workers; None: nowhere.
     """
 
@@ -62,9 +63,10 @@ class InferenceSection(StrictModel):
     publish: PublishedWeightsKind = "model"
     update_mode: UpdateMode | None = None
     max_updating: int = Field(default=1, ge=1)
+    start_timeout_s: float | None = Field(default=None, gt=0)
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
 
-    @field_validator("kv_cache_mib", mode="before")
+    @field_validator("kv_cache_mib", "start_timeout_s", mode="before")
     @classmethod
     def _read_auto(cls, value: object) -> object:
         """TOML has no null."""

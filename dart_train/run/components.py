@@ -189,6 +189,7 @@ def inference(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
             gpu_memory_fraction=section.gpu_memory_fraction,
             eager=section.eager,
             kv_after_update=section.kv_after_update,
+            start_timeout_s=section.start_timeout_s,
             seed=recipe.run.seed,
         ),
         workers=section.workers,

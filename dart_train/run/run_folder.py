@@ -45,6 +45,7 @@ EXECUTION = (
     "inference.devices",
     "inference.workers",
     "inference.threads",
+    "inference.start_timeout_s",
     "desktops.count",
     "desktops.farm",
     "eval.every_updates",

@@ -128,6 +128,18 @@ def test_no_two_workers_sample_with_the_same_seed(devices: tuple[int, ...] | Non
     assert seeds == [settings.seed for settings in config.worker_settings()]
 
 
+def test_a_worker_of_a_large_checkpoint_may_take_longer_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_agent.inference.settings.resolve_checkpoint", lambda name: tmp_path)
+    assert WorkerSettings(model="m").start_limit_s == 300.0
+    for shard in range(2):
+        with (tmp_path / f"model-{shard}.safetensors").open("wb") as file:
+            file.truncate(8 * 2**30)
+    assert WorkerSettings(model="m").start_limit_s == 300.0 + 16 * 60.0
+    assert WorkerSettings(model="m", start_timeout_s=40.0).start_limit_s == 40.0
+
+
 def test_transfers_between_gpus_are_refused_with_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dart_agent.inference.settings.resolve_checkpoint", lambda name: tmp_path)
     monkeypatch.setattr("dart_agent.inference.settings.read_checkpoint_info", lambda path: None)

@@ -226,6 +226,26 @@ async def test_a_worker_process_that_a_signal_ends_was_killed(tmp_path: Path, mo
         assert type(raised.value) is kind
 
 
+async def test_a_worker_that_is_late_names_the_setting_that_gives_it_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dart_agent.inference.settings.WorkerSettings.check", lambda self: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "load_for_ever.py").write_text("import signal\nsignal.pause()\n")
+    place = Path(tempfile.mkdtemp(prefix="dart-"))  # a socket's path must be short
+    settings = WorkerSettings(model="m", start_timeout_s=40.0)
+    worker = WorkerProcess(
+        "w", settings, directory=place, log_path=tmp_path / "log", clock=FakeClock(), module="load_for_ever"
+    )
+    await worker.start()
+    try:
+        with pytest.raises(WorkerError, match=r"within 40 s of its start: .*: inference\.start_timeout_s\)$"):
+            await worker.wait_until_ready()
+    finally:
+        worker.kill()
+        await worker.stop()
+
+
 async def test_a_worker_that_starts_again_does_not_repeat_its_random_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -416,6 +416,7 @@ def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path
         "update_mode": "global",
         "max_updating": 2,
         "metrics_port": 0,
+        "start_timeout_s": 900,
     }
     recipe = recipe_of(
         "",
@@ -430,6 +431,7 @@ def test_gpu_settings_of_a_recipe_reach_the_engine_of_each_worker(tmp_path: Path
     workers = config.worker_settings()
     assert [worker.device_ids for worker in workers] == ["0,1", "2,3"]
     assert workers[0].kv_after_update == "keep"
+    assert [worker.start_limit_s for worker in workers] == [900.0, 900.0]
     assert workers[0].image_pixels == 256 * 160, "of the picture in a prompt, not of the screen"
     arguments = engine_arguments(workers[0], tmp_path, 1)
     assert "kv_cache_memory_bytes" not in arguments
