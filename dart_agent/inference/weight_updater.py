@@ -36,6 +36,7 @@ from dart_agent.inference.decisions.weight_updates import (
     WorkerPaused,
     WorkerReported,
     WorkerStaged,
+    WorkerStands,
     WorkerUpdated,
 )
 from dart_agent.inference.pool import PolicyWorker, VllmPool
@@ -108,6 +109,7 @@ class WeightUpdater:
         self._rollout: WeightRollout | None = None
         self._began_s = 0.0
         self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._busy: set[str] = set()
         self._queues = {member.client.name: asyncio.Queue[UpdateCommand]() for member in pool.members}
 
     async def run(self) -> None:
@@ -170,6 +172,9 @@ class WeightUpdater:
         elif health.state is WorkerState.SERVING:
             # What one that updates says of its weights may be old when it is heard.
             self._apply(WorkerReported(name, health.weights))
+        elif name not in self._busy and self._queues[name].empty():
+            # Whatever stopped it is over: a command that is under way says itself how the worker goes on.
+            self._apply(WorkerStands(name))
 
     def _lose(self, name: str, reason: str = "") -> None:
         """What it was asked for belongs to the process that is gone."""
@@ -203,6 +208,7 @@ class WeightUpdater:
         """Send one worker its commands, one after the other."""
         while True:
             command = await self._queues[client.name].get()
+            self._busy.add(client.name)
             try:
                 event = await self._carry_out(client, command)
             except WeightUpdateError as error:
@@ -215,6 +221,8 @@ class WeightUpdater:
                 if error.failure is RequestFailure.TIMEOUT and self._on_late is not None:
                     self._on_late(client.name)
                 continue
+            finally:
+                self._busy.discard(client.name)
             if event is not None:
                 self._apply(event)
 
@@ -228,7 +236,8 @@ class WeightUpdater:
             await client.pause()
             return WorkerPaused(client.name)
         if isinstance(command, ResumeWorker):
-            await client.resume()
+            if not command.confirm or (await client.health()).state is WorkerState.UPDATING:
+                await client.resume()
             return None
         assert isinstance(command, SwapWeights)
         times = await client.swap(command.weights, pause=command.pause)

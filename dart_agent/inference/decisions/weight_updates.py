@@ -1,9 +1,9 @@
 """Which worker takes new weights when.
 
 Role: `UpdatePlanner.apply(event) -> commands`. Rule: pure and synchronous; driven by what workers report, not by what was sent to them: a
-worker that restarts, misses a version or comes back with old weights is brought to the target when it next reports. The commands of one
-worker are carried out in order. Non-goals: reading and swapping (`dart_agent.inference.engine`), carrying commands out
-(`dart_agent.inference.weight_updater`).
+worker that restarts, misses a version or comes back with old weights is brought to the target when it next reports, and one that stands
+still for no update is resumed. The commands of one worker are carried out in order. Non-goals: reading and swapping
+(`dart_agent.inference.engine`), carrying commands out (`dart_agent.inference.weight_updater`).
 
     mode         order
     per_worker   every worker stages at once, while it serves; whoever is ready swaps, at most `max_updating` at a time
@@ -91,6 +91,13 @@ class WorkerReported:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerStands:
+    """A worker answers that its requests stand still, and no command to it is under way. Sent as often as known."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker does not answer any more, or is drained; it takes part in nothing until it reports again. reason: where it is known."""
 
@@ -134,6 +141,7 @@ UpdateEvent = (
     VersionPublished
     | VersionHeld
     | WorkerReported
+    | WorkerStands
     | WorkerLost
     | WorkerStaged
     | WorkerPaused
@@ -168,9 +176,10 @@ class SwapWeights:
 
 @dataclass(frozen=True, slots=True)
 class ResumeWorker:
-    """Let the worker's requests go on."""
+    """Let the worker's requests go on. confirm: only where it still answers that they stand still, because the report may be old."""
 
     worker: str
+    confirm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +290,10 @@ class UpdatePlanner:
         member = self._members.get(event.worker)
         if isinstance(event, WorkerReported):
             return self._note_report(member, event)
+        if isinstance(event, WorkerStands):
+            if member is None or member.phase not in _STANDING:
+                commands.append(ResumeWorker(event.worker, confirm=True))
+            return True
         if member is None:
             return False
         if isinstance(event, WorkerLost):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dart_agent.errors import PolicyUnavailableError, StoreError, WeightUpdateError
+from dart_agent.errors import PolicyUnavailableError, StoreError, WeightUpdateError, WorkerError
 from dart_agent.inference.component import hold_newest
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings, WeightsId
@@ -132,6 +132,51 @@ async def test_global_mode_lets_all_stand_still_before_the_first_swaps(store: Fa
         await until(lambda: len(rollouts) == 1)
         await until(lambda: not any(worker.standing for worker in workers))
     assert [worker.calls for worker in workers] == [["stage", "pause", "swap", "resume"]] * 2
+
+
+async def test_a_worker_that_could_not_be_told_to_go_on_is_told_again(store: FakeStore) -> None:
+    class UnheardWorkerClient(FakeWorkerClient):
+        unheard = 2
+
+        async def resume(self) -> None:
+            if self.unheard:
+                self.unheard -= 1
+                raise WorkerError(f"{self.name} does not answer")
+            await super().resume()
+
+    first, second = UnheardWorkerClient("a"), FakeWorkerClient("b")
+    async with pool_of(first, second) as pool, updating(pool, store, UpdateSettings(mode=UpdateMode.GLOBAL)):
+        await until(lambda: len(pool.ready) == 2)
+        store.publish(1)
+        for unheard in (1, 0):
+            await until(lambda: first.unheard == unheard)  # noqa: B023 - awaited at once
+            first.set_state(first.state)  # a held health request is answered after some seconds, too
+        await until(lambda: first.state is WorkerState.SERVING)
+        assert first.version == second.version == 1
+
+
+async def test_a_worker_that_missed_its_probes_while_it_stood_still_goes_on(store: FakeStore) -> None:
+    """The others do not wait for it at the barrier; its process lives on, and stands still."""
+
+    class SlowWorkerClient(FakeWorkerClient):
+        gate = asyncio.Event()
+
+        async def pause(self) -> None:
+            await self.gate.wait()
+            await super().pause()
+
+    first, second = FakeWorkerClient("a"), SlowWorkerClient("b")
+    async with pool_of(first, second) as pool, updating(pool, store, UpdateSettings(mode=UpdateMode.GLOBAL)):
+        await until(lambda: len(pool.ready) == 2)
+        store.publish(1)
+        await until(lambda: first.standing)
+        first.die()
+        await until(lambda: len(pool.ready) == 1)
+        first.alive = True
+        await until(lambda: not first.standing)
+        second.gate.set()
+        await until(lambda: first.version == second.version == 1)
+        await until(lambda: not first.standing and not second.standing)
 
 
 async def test_refused_weights_leave_the_workers_as_they_were_and_end_with_a_reason(store: FakeStore) -> None:

@@ -24,6 +24,7 @@ from dart_agent.inference.decisions.weight_updates import (
     WorkerPaused,
     WorkerReported,
     WorkerStaged,
+    WorkerStands,
     WorkerUpdated,
 )
 
@@ -166,6 +167,20 @@ def test_a_worker_that_is_lost_does_not_hold_the_others_at_the_barrier(lost_afte
     planner.apply(WorkerPaused("b"))
     planner.apply(WorkerUpdated("a", V1))
     assert planner.apply(WorkerLost("b")) == (ResumeWorker("a"),)
+
+
+def test_a_worker_that_stands_still_for_no_update_is_resumed() -> None:
+    planner = planner_of("a", "b", mode=UpdateMode.GLOBAL)
+    planner.apply(VersionPublished(V1))
+    planner.apply(WorkerStaged("a", V1))
+    planner.apply(WorkerStaged("b", V1))
+    assert planner.apply(WorkerStands("a")) == (), "it is being paused"
+    planner.apply(WorkerPaused("a"))
+    assert planner.apply(WorkerStands("a")) == (), "it waits for the other"
+    planner.apply(WorkerLost("a"))
+    assert planner.apply(WorkerStands("a")) == (ResumeWorker("a", confirm=True),)
+    assert planner.apply(WorkerReported("a", V0)) == (StageWeights("a", V1),)
+    assert planner.apply(WorkerStands("a")) == (ResumeWorker("a", confirm=True),), "a command to pause came late"
 
 
 @pytest.mark.parametrize("mode", list(UpdateMode))
