@@ -60,7 +60,9 @@ class UpdateSettings:
         mode: The order.
         max_updating: Most workers that stand still for new weights at the same time (mode `per_worker`). One worker always goes on
             serving where there are two or more.
-        max_refusals: How often a version may be refused, or a worker be lost while it takes it, before it is abandoned.
+        max_refusals: How often one worker may refuse a version, or workers be lost while they take it, before it is abandoned. Refusals
+            are counted by worker: all stage at once, and a read error of shared storage that passes meets each of them. A lost engine
+            costs a start, so that losses are counted together.
     """
 
     mode: UpdateMode = UpdateMode.PER_WORKER
@@ -184,7 +186,7 @@ class ResumeWorker:
 
 @dataclass(frozen=True, slots=True)
 class AbandonVersion:
-    """The weights were refused too often: nobody is asked to take them again."""
+    """The weights were refused, or workers lost with them, too often: nobody is asked to take them again."""
 
     weights: WeightsId
     reason: str
@@ -231,7 +233,8 @@ class UpdatePlanner:
         self._holding = frozenset(holding)
         self._ever_held: set[WeightsId] = set()
         self._members: dict[str, _Member] = {}
-        self._refusals: Counter[WeightsId] = Counter()
+        self._refusals: Counter[tuple[str, WeightsId]] = Counter()
+        self._losses: Counter[WeightsId] = Counter()
         self._abandoned: set[WeightsId] = set()
         self._accepted: WeightsId | None = None
 
@@ -300,7 +303,9 @@ class UpdatePlanner:
             del self._members[event.worker]
             if member.phase is _Phase.SWAPPING and member.wanted is not None:
                 reason = event.reason or f"{event.worker} ended while it took it: see its log"
-                self._count_refusal(member.wanted, reason, commands)
+                self._losses[member.wanted] += 1
+                if self._losses[member.wanted] >= self.settings.max_refusals:
+                    self._abandon(member.wanted, reason, commands)
         elif isinstance(event, WorkerStaged):
             if member.phase is not _Phase.STAGING or member.wanted != event.weights:
                 return False
@@ -339,25 +344,28 @@ class UpdatePlanner:
         member.phase = _Phase.SWAPPED if in_barrier else _Phase.SERVING
 
     def _refuse(self, member: _Member, event: UpdateRefused, commands: list[UpdateCommand]) -> None:
-        """The worker is asked again when it next reports; after `max_refusals` of one version nobody is."""
+        """The worker is asked again when it next reports; after its `max_refusals` of one version nobody is."""
         self._leave(member)
         if member.phase is _Phase.SERVING:
             member.phase = _Phase.REFUSED
-        self._count_refusal(event.weights, event.reason, commands)
+        self._refusals[event.worker, event.weights] += 1
+        if self._refusals[event.worker, event.weights] >= self.settings.max_refusals:
+            self._abandon(event.weights, event.reason, commands)
 
-    def _count_refusal(self, weights: WeightsId, reason: str, commands: list[UpdateCommand]) -> None:
-        self._refusals[weights] += 1
-        if self._refusals[weights] == self.settings.max_refusals:
-            self._abandoned.add(weights)
-            if weights not in self._ever_held or weights == self.target:
-                commands.append(AbandonVersion(weights, reason))
-            if self.held == weights:
-                self.held = None
-            if self.target == weights:
-                self.target = self._accepted
-            for other in self._members.values():
-                if other.phase not in _STANDING:
-                    other.phase, other.wanted = _Phase.SERVING, None
+    def _abandon(self, weights: WeightsId, reason: str, commands: list[UpdateCommand]) -> None:
+        """Ask nobody to take this version any more. It stays abandoned, whoever refuses it later."""
+        if weights in self._abandoned:
+            return
+        self._abandoned.add(weights)
+        if weights not in self._ever_held or weights == self.target:
+            commands.append(AbandonVersion(weights, reason))
+        if self.held == weights:
+            self.held = None
+        if self.target == weights:
+            self.target = self._accepted
+        for other in self._members.values():
+            if other.phase not in _STANDING:
+                other.phase, other.wanted = _Phase.SERVING, None
 
     def _stage(self, commands: list[UpdateCommand]) -> None:
         """Everyone who serves other weights reads those that it is to have, also one that has staged some which nobody wants any more."""

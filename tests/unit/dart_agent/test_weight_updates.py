@@ -129,6 +129,30 @@ def test_a_refusal_is_asked_again_with_the_next_report_and_then_abandoned() -> N
     assert planner.apply(VersionPublished(V2)) == (StageWeights("a", V2),)
 
 
+def test_one_read_error_that_meets_every_worker_abandons_no_version() -> None:
+    planner = planner_of("a", "b", "c", "d")
+    planner.apply(VersionPublished(V1))
+    for attempt in range(2):
+        for name in "abcd":
+            assert planner.apply(UpdateRefused(name, V1, "stale file handle")) == (), f"{name}, attempt {attempt}"
+            assert planner.apply(WorkerReported(name, V0)) == (StageWeights(name, V1),)
+    assert planner.apply(UpdateRefused("a", V1, "cut off")) == (AbandonVersion(V1, "cut off"),), "its third refusal"
+    for name in "bcd":
+        assert planner.apply(UpdateRefused(name, V1, "cut off")) == (), "it is abandoned already"
+        assert planner.apply(WorkerReported(name, V0)) == ()
+
+
+def test_engines_that_are_lost_with_a_version_are_counted_together() -> None:
+    """Each of them has to start again: a version that no engine survives is not tried on all of them again and again."""
+    planner = planner_of("a", "b", "c")
+    planner.apply(VersionPublished(V1))
+    commands: list[UpdateCommand] = []
+    for name in "abc":
+        planner.apply(WorkerStaged(name, V1))
+        commands += planner.apply(WorkerLost(name, "out of memory"))
+    assert commands == [AbandonVersion(V1, "out of memory")]
+
+
 def test_after_an_abandoned_version_the_last_accepted_one_is_the_target() -> None:
     planner = planner_of("a", "b", max_refusals=1)
     planner.apply(VersionPublished(V1))
