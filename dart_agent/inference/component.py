@@ -77,7 +77,7 @@ async def _serve(
 ) -> None:
     latest = None if data is None else latest_version_reader(data)
     published, lease = (None, None) if latest is None else await hold_newest(latest)
-    # Until the updater holds it: a worker that restarts before that begins with it again.
+    # Until the updater holds a later one: a worker that restarts before that begins with it again.
     with contextlib.nullcontext() if lease is None else lease:
         for worker in workers:
             worker.published = published
@@ -86,7 +86,7 @@ async def _serve(
             VllmPool([WorkerClient(worker.name, worker.directory) for worker in workers], holding=holding) as pool,
         ):
             logger.info("%d workers serve version %d", len(workers), 0 if published is None else published.version)
-            updater = None if data is None else _updater(config, workers, holding, pool, supervisor, data)
+            updater = None if data is None else _updater(config, workers, holding, pool, supervisor, data, lease)
             tasks = [asyncio.create_task(supervisor.wait_for_failure(), name="keep-alive")]
             if config.chat is not None and chat is not None:
                 serving = serve_chat(pool, config.chat, chat, config.worker.model)
@@ -140,10 +140,15 @@ def _updater(
     pool: VllmPool,
     supervisor: Supervisor,
     data: DataManagerClient,
+    lease: WeightLease | None,
 ) -> WeightUpdater:
+    """lease: of the version that the workers were started with; released when the updater holds a later one."""
+
     def accepted(published: PublishedWeights) -> None:
         for worker in workers:
             worker.published = published
+        if lease is not None:
+            lease.release()
 
     return WeightUpdater(
         pool,

@@ -7,16 +7,19 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dart_agent.data_client.wire import VersionRecord
 from dart_agent.errors import PolicyUnavailableError, StoreError, WeightUpdateError, WorkerError
-from dart_agent.inference.component import hold_newest
+from dart_agent.inference.component import _updater, hold_newest
+from dart_agent.inference.config import InferenceConfig
 from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import UpdateMode, UpdateSettings, WeightsId
 from dart_agent.inference.pool import VllmPool
-from dart_agent.inference.settings import PublishedWeights
+from dart_agent.inference.settings import PublishedWeights, WorkerSettings
 from dart_agent.inference.weight_updater import WeightRollout, WeightUpdater, roll_out
 from dart_agent.inference.weights.leases import make_leasable, try_remove
 from dart_agent.types import PolicyRequest
@@ -270,6 +273,30 @@ async def test_workers_start_with_a_version_that_is_still_there(store: FakeStore
     answers += [old] * 3
     with pytest.raises(WeightUpdateError, match="were removed"):
         await hold_newest(latest)
+
+
+async def test_the_version_that_the_workers_started_with_can_be_removed_after_the_next_one(store: FakeStore) -> None:
+    class FakeData:
+        async def latest_version(self) -> VersionRecord | None:
+            assert store.newest is not None
+            return VersionRecord(version=store.newest.version, path=str(store.newest.path), digest=store.newest.digest)
+
+    started = store.publish(40)
+    published, lease = await hold_newest(store.latest)
+    places = {name: store.root for name in ("directory", "addresses", "logs")}
+    config = InferenceConfig(worker=WorkerSettings(model="m"), workers=1, **places)
+    client, process = FakeWorkerClient("a"), SimpleNamespace(published=published)
+    client.weights = started.identity
+    newest = store.publish(41)
+    async with pool_of(client) as pool:
+        updater = _updater(config, [process], frozenset(), pool, None, FakeData(), lease)  # type: ignore[list-item,arg-type]
+        following = asyncio.create_task(updater.run())
+        assert not try_remove(started.path), "a worker that restarts now begins with it"
+        await until(lambda: process.published == newest)
+        assert try_remove(started.path)
+        assert not try_remove(newest.path)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_one_version_is_rolled_out_and_waited_for(store: FakeStore) -> None:
