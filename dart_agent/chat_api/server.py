@@ -1,7 +1,8 @@
 """The chat API's HTTP server: OpenAI's routes in front of a `Policy`.
 
 Role: `build_chat_app` (routes, key, errors in OpenAI's form) and `serve_chat`. Rule: loopback unless told otherwise; every route but
-/health needs the key; a caller that goes away ends its generation; a body has a limit. Non-goals: streaming, embeddings, TLS.
+/health needs the key; a caller that goes away ends its generation, and so does a choice that fails; a body has a limit. Non-goals:
+streaming, embeddings, TLS.
 
     GET  /health                  200 without a key
     GET  /v1/models               the one model
@@ -18,7 +19,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from dart_agent.client_disconnect import unless_disconnected
 from dart_agent.errors import ConfigError, PolicyUnavailableError, PromptTooLongError, RequestRejected
 from dart_agent.key_file import make_key_file
 from dart_agent.strict_model import StrictModel
-from dart_agent.types import Completion, Policy
+from dart_agent.types import Completion, Policy, PolicyRequest
 
 logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 * 2**20
@@ -108,8 +109,8 @@ def build_chat_app(policy: Policy, settings: ChatApiSettings, key: str, decode: 
             raise _UnknownModelError(f"There is no model {asked.model!r} here; there is {settings.model_name!r}.")
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         requests = await asyncio.to_thread(asked.policy_requests, answer_id, settings.max_tokens)
-        sampled = asyncio.gather(*(policy.complete(one) for one in requests))
-        completions: list[Completion] = await unless_disconnected(request, sampled)
+        sampled = asyncio.ensure_future(_complete_all(policy, requests))
+        completions = await unless_disconnected(request, sampled)
         return chat_answer(asked, completions, answer_id, decode)
 
     return Starlette(
@@ -119,6 +120,16 @@ def build_chat_app(policy: Policy, settings: ChatApiSettings, key: str, decode: 
             Route("/v1/chat/completions", guarded(complete), methods=["POST"]),
         ]
     )
+
+
+async def _complete_all(policy: Policy, requests: Sequence[PolicyRequest]) -> list[Completion]:
+    """The answers to all choices. The first one that fails ends the others, because none of them is returned; its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(policy.complete(one)) for one in requests]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 class _UnknownModelError(Exception):

@@ -259,6 +259,24 @@ async def test_failures_of_the_policy_have_a_status(
     assert is_prompt_overflow(answer.status_code, answer.text) is (code is not None)
 
 
+async def test_a_choice_that_fails_ends_the_generation_of_the_others(tmp_path: Path) -> None:
+    class ThirdFailsPolicy(FakePolicy):
+        async def complete(self, request: PolicyRequest) -> Completion:
+            if len(self.requests) == 2:
+                raise PolicyUnavailableError("5 attempts failed")
+            return await super().complete(request)
+
+    policy = ThirdFailsPolicy()
+    policy.gate = asyncio.Event()
+    transport = httpx.ASGITransport(build_chat_app(policy, settings(tmp_path), KEY, text_of))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://agent", headers={"Authorization": f"Bearer {KEY}"}
+    ) as client:
+        answer = await client.post("/v1/chat/completions", json={**HELLO, "n": 3})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "5 attempts failed")
+    assert policy.cancelled == 2
+
+
 async def test_a_caller_that_goes_away_ends_all_its_generations(policy: FakePolicy, tmp_path: Path) -> None:
     policy.gate = asyncio.Event()
     application = build_chat_app(policy, settings(tmp_path), KEY, text_of)
