@@ -25,7 +25,8 @@ from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.model_chooser import ModelChooser
 from dart_agent.explore.page import coverage
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.store import ExploreStore, StoredStep
+from dart_agent.explore.storage.records import StoredStep
+from dart_agent.explore.store import ExploreStore
 from dart_agent.explore.values import StepOutcome, ValueSettings
 
 Cell = dict[str, Any]

@@ -28,7 +28,8 @@ from benchmarks.grounding.drawn_screens import (
 )
 from dart_agent.explore.choosers import GreatestQChooser
 from dart_agent.explore.explorer import Explorer
-from dart_agent.explore.queries.rules import element_transitions, rule_queries, to_samples, write_queries
+from dart_agent.explore.queries.rules import rule_queries, to_samples, write_queries
+from dart_agent.explore.queries.transitions import element_transitions
 from dart_agent.explore.screens import ScreenView
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.store import ExploreStore

@@ -67,8 +67,9 @@ def start(
 ) -> None:
     """Begin an exploration, and explore until a bound is reached."""
     with exit_on_error(), _needs_extra():
-        from dart_agent.explore.store import ExploreStore, hold_folder
-        from dart_agent.explore.tables import make_engine
+        from dart_agent.explore.storage.locks import hold_folder
+        from dart_agent.explore.storage.tables import make_engine
+        from dart_agent.explore.store import ExploreStore
 
         if options.database_url is not None:
             make_engine(options.database_url)
@@ -97,7 +98,8 @@ def start(
 def resume(out: Annotated[Path, typer.Argument(help="folder of the exploration")], options: ExploringOptions) -> None:
     """Go on with an exploration that was stopped, was killed, or has reached a bound."""
     with exit_on_error(), _needs_extra():
-        from dart_agent.explore.store import ExploreStore, hold_folder
+        from dart_agent.explore.storage.locks import hold_folder
+        from dart_agent.explore.store import ExploreStore
 
         ExploreStore.check_exists(out, options.database_url)
         with hold_folder(out), ExploreStore.open(out, options.database_url) as store:
@@ -239,7 +241,7 @@ async def _open_desktop(
 
 async def _ask_for_queries(store: ExploreStore, endpoint: EndpointSettings, timeout_s: float) -> list[Any]:
     from dart_agent.explore.queries.model import model_queries
-    from dart_agent.explore.queries.rules import element_transitions, stored_regions
+    from dart_agent.explore.queries.transitions import element_transitions, stored_regions
 
     transitions = element_transitions(store.screens(), store.steps(), stored_regions(store))
     async with _open_model(endpoint) as model:

@@ -13,7 +13,8 @@ one screen per step on the way, not screens without end. Nobody goes to a screen
 is left to be tried, what showed such a candidate before is done again.
 
 Non-goals: who chooses (`dart_agent.explore.choosers`), what desktops are (`dart_agent.explore.desktops.base`), what is within reach
-(`dart_agent.explore.reach`), which snapshots there are (`dart_agent.explore.desktops.snapshots`).
+(`dart_agent.explore.reach`), what a view is (`dart_agent.explore.matching`), which snapshots there are
+(`dart_agent.explore.desktops.snapshots`).
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dart_agent.errors import AgentError, ModelFaultError
-from dart_agent.explore.candidates import CandidateAction, list_candidates
+from dart_agent.explore.candidates import CandidateAction
 from dart_agent.explore.choosers import ChoiceContext, Chooser, PlaceContext
 from dart_agent.explore.desktops.base import DesktopFaultError, ExplorableDesktop
 from dart_agent.explore.desktops.snapshots import ScreenSnapshots
 from dart_agent.explore.desktops.walker import Walker
 from dart_agent.explore.graph import START_SCREEN, ExplorationGraph, KnownScreen
+from dart_agent.explore.matching import ScreenMatcher
 from dart_agent.explore.reach import Reach
-from dart_agent.explore.screens import ScreenView, has_changed, identify
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.store import ExploreStore, StoredStep
+from dart_agent.explore.storage.records import StoredStep
+from dart_agent.explore.store import ExploreStore
 from dart_agent.explore.values import StepOutcome
 
 Report = Callable[[str], None]
@@ -75,6 +77,7 @@ class Explorer:
         self._settings = settings or store.settings
         self._report = report or (lambda _line: None)
         self.graph = store.load_graph() if graph is None else graph
+        self._matcher = ScreenMatcher(self.graph, self._settings)
         self._reach = Reach(self.graph)
         self._snapshots = ScreenSnapshots(store, self.graph, self._reach, self._settings.max_snapshots, self._report)
         self._last_step = store.last_step()
@@ -329,20 +332,9 @@ class Explorer:
         view = await walker.desktop.observe()
         walker.view, walker.arrived_by = view, "stay"
         walker.image_sha256 = await asyncio.to_thread(self._store.add_image, view.image)
-        left = not self._belongs(view)
-        new: KnownScreen | None = None
-        added: tuple[int, Sequence[CandidateAction]] | None = None
-        if left:
-            to_screen, outcome = None, StepOutcome.LEFT
-        else:
-            to_screen, new, added = self._find(walker, view, self.graph.screens[before_screen].depth + 1)
-            if new is not None:
-                outcome = StepOutcome.NEW_SCREEN
-            elif to_screen == before_screen:
-                outcome = StepOutcome.KNOWN_EDGE if has_changed(before.image, view.image) else StepOutcome.NO_CHANGE
-            else:
-                known = self.graph.is_edge(before_screen, candidate.key, to_screen)
-                outcome = StepOutcome.KNOWN_EDGE if known else StepOutcome.NEW_EDGE
+        seen = self._matcher.find(view, self.graph.screens[before_screen].depth + 1)
+        outcome = self._matcher.outcome(before_screen, candidate.key, seen, before, view)
+        to_screen, walker.shown = seen.screen_id, seen.shown
         stored = StoredStep(
             step=step,
             desktop=walker.number,
@@ -356,38 +348,19 @@ class Explorer:
             after_sha256=walker.image_sha256,
             reason=found.reason,
         )
-        self._store.add_step(stored, screen=new, view=view, image_sha256=walker.image_sha256, candidates=added)
+        self._store.add_step(
+            stored, screen=seen.new, view=view, image_sha256=walker.image_sha256, candidates=seen.added
+        )
         walker.trying = None
         self.graph.record(before_screen, candidate.key, outcome, to_screen)
         if to_screen is not None:
-            first_shown = new.candidates if new is not None else [one.key for one in added[1]] if added else ()
-            self.graph.note_first_shown(to_screen, first_shown, (before_screen, candidate.key))
+            self.graph.note_first_shown(to_screen, seen.first_shown, (before_screen, candidate.key))
         walker.screen_id = to_screen
         line = f"{candidate.describe()} on screen {before_screen}: {outcome.value.replace('_', ' ')}"
         walker.history.append(f"- {line}")
         self._report(f"{step:5d}  {line}{'' if to_screen is None else f', screen {to_screen}'}")
-        if new is not None:
-            await self._save(walker, new)
-
-    def _find(
-        self, walker: Walker, view: ScreenView, depth: int
-    ) -> tuple[int, KnownScreen | None, tuple[int, Sequence[CandidateAction]] | None]:
-        """The screen that a desktop's view is; the screen once more where it is new, else what it has not shown before."""
-        identity = identify(view)
-        seen = list_candidates(view, self._settings.candidates)
-        walker.shown = {one.key: one for one in seen}
-        known = self.graph.find(identity)
-        if known is None:
-            new = KnownScreen(len(self.graph.screens) + 1, identity, depth, {one.key: one for one in seen})
-            self.graph.add_screen(new)
-            return new.screen_id, new, None
-        added = self.graph.add_candidates(known, seen)
-        return known, None, (known, added) if added else None
-
-    def _belongs(self, view: ScreenView) -> bool:
-        """Whether the application that is explored is in front."""
-        start = self.graph.screens.get(START_SCREEN)
-        return start is None or view.application in (start.identity.application, *self._settings.applications)
+        if seen.new is not None:
+            await self._save(walker, seen.new)
 
     async def _look(self, walker: Walker, arrived_by: str = "restart") -> None:
         """See where a desktop stands, without a step; what it shows for the first time counts as found by the next step."""
@@ -396,21 +369,22 @@ class Explorer:
         walker.arrived_by = arrived_by
         walker.screen_id = None
         walker.way.clear()
-        if not self._belongs(walker.view):
+        if not self._matcher.belongs(walker.view):
             return
         walker.image_sha256 = await asyncio.to_thread(self._store.add_image, walker.view.image)
-        walker.screen_id, new, added = self._find(walker, walker.view, 0)
-        if new is not None or added is not None:
+        seen = self._matcher.find(walker.view, 0)
+        walker.screen_id, walker.shown = seen.screen_id, seen.shown
+        if seen.new is not None or seen.added is not None:
             self._store.add_step(
                 None,
-                screen=new,
+                screen=seen.new,
                 view=walker.view,
                 image_sha256=walker.image_sha256,
-                candidates=added,
+                candidates=seen.added,
                 found_step=found_step,
             )
-        if new is not None and arrived_by != "snapshot":  # else the snapshot that was restored shows something else
-            await self._save(walker, new)
+        if seen.new is not None and arrived_by != "snapshot":  # else the restored snapshot shows something else
+            await self._save(walker, seen.new)
 
     async def _restart(self, walker: Walker) -> None:
         await walker.desktop.restart()

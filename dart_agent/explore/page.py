@@ -18,7 +18,8 @@ import numpy as np
 from PIL import Image
 
 from dart_agent.explore.graph import ExplorationGraph
-from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
+from dart_agent.explore.storage.records import StoredScreen, StoredStep
+from dart_agent.explore.store import ExploreStore
 from dart_agent.explore.values import StepOutcome
 
 STYLE = """

@@ -6,18 +6,16 @@ and the graph is built again in their order. The database is SQLite in the folde
 id and refuses another one; one process writes at a time.
 Non-goals: what the graph means (`dart_agent.explore.graph`).
 
-    OUT/explore.sqlite    the tables of `dart_agent.explore.tables`
+    OUT/explore.sqlite    the tables of `dart_agent.explore.storage.tables`
     OUT/images/SHA256.png screenshots before and after steps
     OUT/id                id of the folder, which is copied and moved with it
 """
 
 from __future__ import annotations
 
-import fcntl
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -31,10 +29,11 @@ from sqlalchemy.orm import Session
 from dart_agent.errors import ConfigError, StoreError
 from dart_agent.explore.candidates import CandidateAction
 from dart_agent.explore.graph import ExplorationGraph, KnownScreen
-from dart_agent.explore.layouts import LAYOUT, upgrade_layout
-from dart_agent.explore.screens import ScreenIdentity, ScreenView
+from dart_agent.explore.screens import ScreenView
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.tables import (
+from dart_agent.explore.storage.layouts import LAYOUT, upgrade_layout
+from dart_agent.explore.storage.records import StoredScreen, StoredStep, screen_row, step_row, to_screen, to_step
+from dart_agent.explore.storage.tables import (
     CandidateTable,
     ExplorationTable,
     ExploreBase,
@@ -42,77 +41,16 @@ from dart_agent.explore.tables import (
     ScreenTable,
     make_engine,
 )
-from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import read_image
 from dart_agent.strict_model import format_validation_error
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_envs.observations.annotated_screens import write_screenshot
 from dart_envs.types import RgbImage
-from dart_server.wire import A11yElement, Clock
+from dart_server.wire import Clock
 
-DATABASE_FILE, IMAGES, LOCK_FILE, ID_FILE = "explore.sqlite", "images", "lock", "id"
-
+DATABASE_FILE, IMAGES, ID_FILE = "explore.sqlite", "images", "id"
 
 _FoundTable = TypeVar("_FoundTable", ScreenTable, CandidateTable, ExploreStepTable)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStep:
-    """A step, as `ExploreStepTable` describes it."""
-
-    step: int
-    desktop: int
-    kind: str
-    arrived_by: str
-    from_screen: int | None = None
-    to_screen: int | None = None
-    candidate: CandidateAction | None = None
-    outcome: StepOutcome | None = None
-    before_sha256: str | None = None
-    after_sha256: str | None = None
-    reason: str = ""
-    cause: str | None = None
-    at_s: float = 0.0
-    revision: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StoredScreen:
-    """A screen, as `ScreenTable` describes it."""
-
-    known: KnownScreen
-    window: str
-    image_sha256: str
-    resolution: tuple[int, int]
-    elements: tuple[A11yElement, ...]
-    found_step: int
-    revision: int = 0
-
-
-@contextmanager
-def hold_folder(out: Path) -> Iterator[None]:
-    """Hold the folder of an exploration, so that one process explores in it; reading it needs no hold.
-
-    Args:
-        out: The folder, which is made where it is not there.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        ConfigError: Another process explores in it, or its file system has no locks.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / LOCK_FILE).open("w", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, however that ends
-        except BlockingIOError:
-            raise ConfigError(
-                f"another process explores in {out}: wait for it or stop it, or give another folder"
-            ) from None
-        except OSError as error:
-            raise ConfigError(f"{out} cannot be locked: {error.strerror}; give a folder on another disk") from error
-        yield
 
 
 class ExploreStore:
@@ -266,7 +204,7 @@ class ExploreStore:
         steps: dict[int, list[StoredStep]] = defaultdict(list)
         with self._errors(), Session(self._engine) as session:
             for row in session.scalars(self._select(ScreenTable).order_by(ScreenTable.screen_id)):
-                screens[row.revision].append(_to_screen(row, {}).known)
+                screens[row.revision].append(to_screen(row, {}).known)
             for one in session.scalars(self._select(CandidateTable).order_by(CandidateTable.seq)):
                 candidates[one.revision].append((one.screen_id, CandidateAction.from_dict(one.record)))
         for step in self.steps():
@@ -292,13 +230,13 @@ class ExploreStore:
             candidates: dict[int, dict[str, CandidateAction]] = {row.screen_id: {} for row in rows}
             for one in session.scalars(self._select(CandidateTable).order_by(CandidateTable.seq)):
                 candidates[one.screen_id][one.key] = CandidateAction.from_dict(one.record)
-            return [_to_screen(row, candidates[row.screen_id]) for row in rows]
+            return [to_screen(row, candidates[row.screen_id]) for row in rows]
 
     def steps(self) -> list[StoredStep]:
         """All steps in the order in which they ended."""
         order = (ExploreStepTable.revision, ExploreStepTable.step)
         with self._errors(), Session(self._engine) as session:
-            return [_to_step(row) for row in session.scalars(self._select(ExploreStepTable).order_by(*order))]
+            return [to_step(row) for row in session.scalars(self._select(ExploreStepTable).order_by(*order))]
 
     def last_step(self) -> int:
         """The greatest number of a step; 0 before the first."""
@@ -350,7 +288,7 @@ class ExploreStore:
             session.execute(update(ExplorationTable).values(revision=ExplorationTable.revision + 1))
             revision = session.scalars(select(ExplorationTable.revision)).one()
             if screen is not None and view is not None:
-                session.add(_screen_row(screen, view, image_sha256, found_step, revision))
+                session.add(screen_row(screen, view, image_sha256, found_step, revision))
                 session.flush()
                 candidates = (screen.screen_id, list(screen.candidates.values()))
             if candidates is not None and candidates[1]:
@@ -358,7 +296,7 @@ class ExploreStore:
                 rows = [{**place, "key": one.key, "record": one.to_dict()} for one in candidates[1]]
                 session.execute(insert(CandidateTable), rows)
             if step is not None:
-                session.add(_step_row(step, now_s, revision))
+                session.add(step_row(step, now_s, revision))
 
     def set_snapshot(self, screen_id: int, snapshot: str | None) -> None:
         """Note the snapshot of a screen, or that it is gone."""
@@ -451,70 +389,3 @@ def _by_screen(candidates: Sequence[tuple[int, CandidateAction]]) -> dict[int, l
     for screen_id, candidate in candidates:
         found[screen_id].append(candidate)
     return found
-
-
-def _screen_row(
-    screen: KnownScreen, view: ScreenView, image_sha256: str, found_step: int, revision: int
-) -> ScreenTable:
-    return ScreenTable(
-        screen_id=screen.screen_id,
-        application=screen.identity.application,
-        window=view.window,
-        shape_hash=screen.identity.shape_hash,
-        perceptual_hash=f"{screen.identity.perceptual_hash:064x}",
-        image_sha256=image_sha256,
-        width=view.resolution[0],
-        height=view.resolution[1],
-        elements=[element.model_dump(mode="json") for element in view.elements],
-        depth=screen.depth,
-        found_step=found_step,
-        revision=revision,
-        snapshot=screen.snapshot,
-    )
-
-
-def _to_screen(row: ScreenTable, candidates: dict[str, CandidateAction]) -> StoredScreen:
-    identity = ScreenIdentity(row.application, row.shape_hash, int(row.perceptual_hash, 16))
-    known = KnownScreen(row.screen_id, identity, row.depth, candidates, row.snapshot)
-    elements = tuple(A11yElement.model_validate(record) for record in row.elements)
-    size = (row.width, row.height)
-    return StoredScreen(known, row.window, row.image_sha256, size, elements, row.found_step, row.revision)
-
-
-def _step_row(step: StoredStep, at_s: float, revision: int) -> ExploreStepTable:
-    return ExploreStepTable(
-        step=step.step,
-        desktop=step.desktop,
-        kind=step.kind,
-        from_screen=step.from_screen,
-        to_screen=step.to_screen,
-        key=None if step.candidate is None else step.candidate.key,
-        candidate=None if step.candidate is None else step.candidate.to_dict(),
-        outcome=None if step.outcome is None else step.outcome.value,
-        before_sha256=step.before_sha256,
-        after_sha256=step.after_sha256,
-        arrived_by=step.arrived_by,
-        reason=step.reason,
-        cause=step.cause,
-        at_s=at_s,
-        revision=revision,
-    )
-
-
-def _to_step(row: ExploreStepTable) -> StoredStep:
-    return StoredStep(
-        step=row.step,
-        desktop=row.desktop,
-        kind=row.kind,
-        arrived_by=row.arrived_by,
-        from_screen=row.from_screen,
-        to_screen=row.to_screen,
-        candidate=None if row.candidate is None else CandidateAction.from_dict(row.candidate),
-        outcome=None if row.outcome is None else StepOutcome(row.outcome),
-        before_sha256=row.before_sha256,
-        after_sha256=row.after_sha256,
-        reason=row.reason,
-        cause=row.cause,
-        at_s=row.at_s,
-        revision=row.revision,
-    )

@@ -7,6 +7,7 @@ desktop itself (`dart_agent.explore.desktops.base`), what is done next (`dart_ag
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dart_agent.explore.candidates import CandidateAction
@@ -41,7 +42,7 @@ class Walker:
     desktop: ExplorableDesktop
     screen_id: int | None = None
     view: ScreenView | None = None
-    shown: dict[str, CandidateAction] = field(default_factory=dict)
+    shown: Mapping[str, CandidateAction] = field(default_factory=dict)
     image_sha256: str = ""
     arrived_by: str = "restart"
     way: deque[tuple[str, int]] = field(default_factory=deque)

@@ -16,13 +16,8 @@ from typing import get_args
 from dart_agent.errors import ModelFaultError
 from dart_agent.explore.drawing import draw_marks
 from dart_agent.explore.model_chooser import ask_model, parse_choice, parse_json_object
-from dart_agent.explore.queries.rules import (
-    ElementQuery,
-    ElementTransition,
-    drop_ambiguous,
-    other_elements,
-    rule_queries,
-)
+from dart_agent.explore.queries.rules import ElementQuery, drop_ambiguous, rule_queries
+from dart_agent.explore.queries.transitions import ElementTransition, other_elements
 from dart_agent.explore.store import ExploreStore
 from dart_agent.grounding.samples import Box, QueryKind
 from dart_agent.types import Policy

@@ -23,47 +23,30 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from dart_agent.explore.candidates import CandidateAction, find_regions
-from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
-from dart_agent.explore.values import StepOutcome
+from dart_agent.explore.candidates import CandidateAction
+from dart_agent.explore.queries.transitions import (
+    ElementTransition,
+    element_box,
+    element_transitions,
+    other_elements,
+    stored_regions,
+    visible_elements,
+)
+from dart_agent.explore.storage.records import StoredScreen
+from dart_agent.explore.store import ExploreStore
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, write_samples
 from dart_envs.observations.views import MARKED_ROLES
-from dart_server.wire import A11yElement
 
 SPLITS = ("train", "validation", "test")
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.1
 MAX_NAME = 60
 NAMES_SHOWN = 2
 """How many names of what appeared are in a query."""
-MIN_CHANGE = frozenset({StepOutcome.NEW_SCREEN, StepOutcome.NEW_EDGE, StepOutcome.KNOWN_EDGE})
-"""Outcomes that something can be said about."""
 _ROWS, _COLUMNS = ("top", "middle", "bottom"), ("left", "centre", "right")
-
-
-@dataclass(frozen=True, slots=True)
-class ElementTransition:
-    """A click on an element with what it led to.
-
-    Attributes:
-        screen: The screen of the element.
-        candidate: The element, as it was first seen on the screen.
-        after: The screen after it; None where nothing changed visibly, or the application was left.
-    """
-
-    screen: StoredScreen
-    candidate: CandidateAction
-    after: StoredScreen | None
-
-    @property
-    def box(self) -> Box:
-        """Box of the element in pixels."""
-        assert self.candidate.box is not None
-        return self.candidate.box
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,63 +56,6 @@ class ElementQuery:
     transition: ElementTransition
     kind: QueryKind
     text: str
-
-
-Regions = Callable[[StoredScreen], Collection[Box]]
-"""What vision alone finds in the stored picture of a screen."""
-
-
-def stored_regions(store: ExploreStore) -> Regions:
-    """Find regions in the pictures of an exploration, each once.
-
-    Args:
-        store: The exploration.
-
-    Returns:
-        What finds them.
-    """
-
-    @cache
-    def of_picture(sha256: str) -> frozenset[Box]:
-        return frozenset(find_regions(store.read_image(sha256)))
-
-    return lambda screen: of_picture(screen.image_sha256)
-
-
-def element_transitions(
-    screens: Sequence[StoredScreen], steps: Sequence[StoredStep], regions: Regions = lambda _screen: ()
-) -> list[ElementTransition]:
-    """The clicks on elements of trees and on regions, one for each of each screen, with the destination that was seen most recently.
-
-    Args:
-        screens: All screens.
-        steps: All steps, the oldest first.
-        regions: Finds the regions that are in the stored picture of a screen; a candidate that came later is not there.
-
-    Returns:
-        Transitions in the order of screens and candidates.
-    """
-    by_id = {screen.known.screen_id: screen for screen in screens}
-    led: dict[tuple[int, str], int | None] = {}
-    for step in steps:
-        if step.from_screen is not None and step.candidate is not None and step.outcome in MIN_CHANGE:
-            changed = step.to_screen is not None and step.to_screen != step.from_screen
-            led[step.from_screen, step.candidate.key] = step.to_screen if changed else None
-    found = []
-    for screen in screens:
-        for key, candidate in screen.known.candidates.items():
-            place = (screen.known.screen_id, key)
-            if candidate.kind != "click" or candidate.box is None or place not in led:
-                continue
-            shown = (
-                candidate.box in regions(screen)
-                if candidate.source == "vision"
-                else _is_where_it_was(screen, candidate)
-            )
-            if shown and not _is_covered(screen, candidate.box):
-                after = led[place]
-                found.append(ElementTransition(screen, candidate, None if after is None else by_id[after]))
-    return found
 
 
 def rule_queries(transitions: Sequence[ElementTransition]) -> list[ElementQuery]:
@@ -282,7 +208,9 @@ def _visual(transition: ElementTransition) -> str | None:
     place, right_of = _place(screen, transition.box), _neighbour(screen, transition.box)
     fitting = {
         box
-        for box in (_box(one) for one in _visible(screen) if one.role == role and one.role in MARKED_ROLES)
+        for box in (
+            element_box(one) for one in visible_elements(screen) if one.role == role and one.role in MARKED_ROLES
+        )
         if _place(screen, box) == place and (right_of is None or _neighbour(screen, box) == right_of)
     }
     if len(fitting) != 1:
@@ -304,7 +232,7 @@ def _neighbour(screen: StoredScreen, box: Box) -> str | None:
     left, top, _, bottom = box
     found = [
         (left - (other.x + other.w), other.name.strip()[:MAX_NAME])
-        for other in _visible(screen)
+        for other in visible_elements(screen)
         if other.role in MARKED_ROLES
         and other.name.strip()
         and other.x + other.w <= left + 2
@@ -313,55 +241,7 @@ def _neighbour(screen: StoredScreen, box: Box) -> str | None:
     return min(found)[1] if found else None
 
 
-def _is_where_it_was(screen: StoredScreen, candidate: CandidateAction) -> bool:
-    """Whether the stored picture shows the element, with its name, at the candidate's box: what came later is not in it."""
-    return any(
-        element.role == candidate.role and element.name.strip() == candidate.name and _box(element) == candidate.box
-        for element in _visible(screen)
-    )
-
-
-def _is_covered(screen: StoredScreen, box: Box) -> bool:
-    """Whether another element lies over the middle of a box, such as an entry of an open menu. What holds the whole box is below it."""
-    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-    for element in _visible(screen):
-        left, top, right, bottom = other = _box(element)
-        holds_it = left <= box[0] and top <= box[1] and right >= box[2] and bottom >= box[3]
-        if element.role in MARKED_ROLES and other != box and not holds_it and left < x < right and top < y < bottom:
-            return True
-    return False
-
-
 def _namesakes(screen: StoredScreen, candidate: CandidateAction) -> int:
-    return sum(element.name.strip() == candidate.name for element in _visible(screen) if element.role in MARKED_ROLES)
-
-
-def other_elements(transition: ElementTransition) -> list[tuple[str, Box]]:
-    """What else of a screen could be meant.
-
-    Args:
-        transition: A transition of the screen.
-
-    Returns:
-        Role and box of every other element that can be seen; where vision found the one in question, of other regions, too.
-    """
-    screen = transition.screen
-    found = [(element.role, _box(element)) for element in _visible(screen) if element.role in MARKED_ROLES]
-    if transition.candidate.source == "vision":
-        known = screen.known.candidates.values()
-        found += [(one.role, one.box) for one in known if one.source == "vision" and one.box is not None]
-    return [(role, other) for role, other in dict.fromkeys(found) if other != transition.box]
-
-
-def _visible(screen: StoredScreen) -> list[A11yElement]:
-    """Elements of which something is on the screen."""
-    width, height = screen.resolution
-    return [
-        one
-        for one in screen.elements
-        if min(one.x + one.w, width) - max(one.x, 0) >= 2 and min(one.y + one.h, height) - max(one.y, 0) >= 2
-    ]
-
-
-def _box(element: A11yElement) -> Box:
-    return float(element.x), float(element.y), float(element.x + element.w), float(element.y + element.h)
+    return sum(
+        element.name.strip() == candidate.name for element in visible_elements(screen) if element.role in MARKED_ROLES
+    )

@@ -19,7 +19,8 @@ from dart_agent.explore.model_chooser import ModelChooser
 from dart_agent.explore.reach import Reach, WayBack
 from dart_agent.explore.screens import ScreenIdentity, ScreenView
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.store import DATABASE_FILE, ExploreStore, StoredStep
+from dart_agent.explore.storage.records import StoredStep
+from dart_agent.explore.store import DATABASE_FILE, ExploreStore
 from dart_agent.explore.values import StepOutcome
 from dart_agent.types import Completion, FinishReason, PolicyRequest
 from dart_envs.types import Action, ActionType

@@ -13,7 +13,9 @@ from dart_agent.cli import app
 from dart_agent.explore.candidates import ALWAYS_AVOIDED
 from dart_agent.explore.graph import ExplorationGraph
 from dart_agent.explore.page import coverage
-from dart_agent.explore.store import ExploreStore, StoredScreen, hold_folder
+from dart_agent.explore.storage.locks import hold_folder
+from dart_agent.explore.storage.records import StoredScreen
+from dart_agent.explore.store import ExploreStore
 
 START = ["explore", "start", "--app", "simulated/2"]
 

@@ -15,20 +15,17 @@ from dart_agent.explore.desktops.simulated import SimulatedApplication, Simulate
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.graph import KnownScreen
 from dart_agent.explore.queries.model import MAX_FAULTS, model_queries
-from dart_agent.explore.queries.rules import (
-    SPLITS,
+from dart_agent.explore.queries.rules import SPLITS, rule_queries, split_of, to_samples, write_queries
+from dart_agent.explore.queries.transitions import (
     ElementTransition,
     element_transitions,
     other_elements,
-    rule_queries,
-    split_of,
     stored_regions,
-    to_samples,
-    write_queries,
 )
 from dart_agent.explore.screens import ScreenView, identify
 from dart_agent.explore.settings import ExploreSettings
-from dart_agent.explore.store import ExploreStore, StoredScreen, StoredStep
+from dart_agent.explore.storage.records import StoredScreen, StoredStep
+from dart_agent.explore.store import ExploreStore
 from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_agent.types import Completion, FinishReason, PolicyRequest

@@ -1,7 +1,7 @@
 """Tables of an earlier layout, brought to that of today.
 
 Role: `upgrade_layout` gives an exploration that an earlier version stored the columns that it lacks. Rule: nothing that was stored is
-changed, and an upgrade that was killed is repeated. Non-goals: the tables of today (`dart_agent.explore.tables`).
+changed, and an upgrade that was killed is repeated. Non-goals: the tables of today (`dart_agent.explore.storage.tables`).
 
 Layout 1 had no revisions: its steps have the time at which they were stored, its screens and candidates the number of a step. From these
 the order is made anew, so that nothing comes after its first use. With one desktop it is the order that was; with several it is one of
@@ -13,7 +13,7 @@ from __future__ import annotations
 from sqlalchemy import Engine, inspect, select, text, update
 from sqlalchemy.orm import Session
 
-from dart_agent.explore.tables import CandidateTable, ExplorationTable, ExploreStepTable, ScreenTable
+from dart_agent.explore.storage.tables import CandidateTable, ExplorationTable, ExploreStepTable, ScreenTable
 
 LAYOUT = 3
 """Number of the layout of today."""

@@ -3,7 +3,7 @@
 Rule: screens, candidates and steps are only added; a screen's snapshot comes and goes. A transaction that adds has the next `revision`,
 which all that it added bears: revisions are the order in which things were found, also where several desktops take steps at once and a step
 with a greater number ends first. Images are files beside the database, by their SHA-256 (`dart_envs.hashing`). Non-goals: queries
-(`dart_agent.explore.store`), tables of earlier layouts (`dart_agent.explore.layouts`).
+(`dart_agent.explore.store`), tables of earlier layouts (`dart_agent.explore.storage.layouts`).
 """
 
 from __future__ import annotations

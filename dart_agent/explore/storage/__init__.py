@@ -1,0 +1,1 @@
+"""What an exploration is stored in: tables, their layouts and rows, and the locks of those who write."""
