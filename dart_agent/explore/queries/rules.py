@@ -30,12 +30,11 @@ from pathlib import Path
 from dart_agent.explore.candidates import CandidateAction
 from dart_agent.explore.queries.transitions import (
     ElementTransition,
-    element_box,
     element_transitions,
     other_elements,
     stored_regions,
-    visible_elements,
 )
+from dart_agent.explore.queries.visibility import element_box, visible_elements
 from dart_agent.explore.storage.records import StoredScreen
 from dart_agent.explore.store import ExploreStore
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, write_samples

@@ -126,10 +126,61 @@ def test_a_neighbour_that_two_elements_have_tells_neither() -> None:
     }
 
 
-def test_an_element_under_an_open_menu_is_not_asked_about() -> None:
-    covered = screen_of(4, button("Save", 10, 10), button("Quit", 20, 15, "menu item"))
+def element(role: str, name: str, x: int, y: int, w: int, h: int, *states: str) -> A11yElement:
+    return A11yElement(role=role, name=name, states=[*STATES, *states], x=x, y=y, w=w, h=h)
+
+
+SAVE = element("push button", "Save", 10, 42, 24, 22)
+AREA, FRAME = element("text", "", 0, 30, 320, 170), element("frame", "Main", 0, 0, 320, 200)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [button("Save", 10, 10), button("Quit", 20, 15, "menu item")],
+        [element("menu item", "Print", 0, 40, 200, 26), SAVE],
+        [element("menu", "Recent", 0, 40, 200, 26), SAVE],
+        [SAVE, element("menu item", "Print", 0, 40, 200, 26)],
+        [FRAME, SAVE, element("dialog", "Print", 0, 30, 300, 100)],
+        [FRAME, SAVE, element("frame", "Other", 0, 30, 300, 100, "active")],
+        [FRAME, SAVE, element("table cell", "row", 0, 40, 200, 26)],
+        [FRAME, element("push button", "Wide", 0, 40, 200, 26), SAVE],
+    ],
+    ids=["part", "entry before", "submenu", "entry after", "dialog", "active window", "cell after", "button before"],
+)
+def test_an_element_under_something_that_opened_over_it_is_not_asked_about(elements: list[A11yElement]) -> None:
+    covered = screen_of(4, *elements)
     transitions = element_transitions([covered, DIALOG], [click(1, covered, "Save", 2, StepOutcome.NEW_SCREEN)])
     assert transitions == []
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        [FRAME, element("menu item", "Save", 0, 40, 200, 26), AREA],
+        [FRAME, AREA, element("dialog", "Sure?", 0, 30, 300, 100), SAVE],
+        [FRAME, button("Quit", 14, 45), element("dialog", "Sure?", 0, 30, 300, 100), SAVE],
+        [FRAME, element("dialog", "Sure?", 0, 30, 300, 100), SAVE],
+        [FRAME, element("table cell", "row", 0, 40, 200, 26), SAVE],
+        [FRAME, element("entry", "Find", 0, 40, 200, 26), SAVE],
+        [FRAME, AREA, SAVE],
+        [FRAME.model_copy(update={"states": [*STATES, "active"]}), SAVE, element("frame", "Other", 0, 0, 90, 90), AREA],
+    ],
+    ids=[
+        "entry over text",
+        "dialog over text",
+        "dialog over button",
+        "dialog",
+        "in a cell",
+        "in an entry",
+        "in text",
+        "active window",
+    ],
+)
+def test_an_element_over_what_holds_it_is_asked_about(elements: list[A11yElement]) -> None:
+    screen = screen_of(4, *elements)
+    (transition,) = element_transitions([screen, DIALOG], [click(1, screen, "Save", 2, StepOutcome.NEW_SCREEN)])
+    assert transition.candidate.name == "Save"
 
 
 def test_a_row_that_came_to_the_place_of_another_one_is_not_asked_about() -> None:
