@@ -34,6 +34,7 @@ from dart_agent.explore.desktops.walker import Walker
 from dart_agent.explore.graph import START_SCREEN, ExplorationGraph, KnownScreen
 from dart_agent.explore.matching import ScreenMatcher
 from dart_agent.explore.reach import Reach
+from dart_agent.explore.screens import appeared_names
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.storage.records import StoredStep
 from dart_agent.explore.store import ExploreStore
@@ -346,6 +347,9 @@ class Explorer:
             outcome=outcome,
             before_sha256=before_sha256,
             after_sha256=walker.image_sha256,
+            before_window=before.window,
+            after_window=view.window,
+            appeared=appeared_names(before.elements, view.elements),
             reason=found.reason,
         )
         self._store.add_step(

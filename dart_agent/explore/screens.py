@@ -9,6 +9,8 @@ two views are the same screen where application and tree shape are equal and the
 - Perceptual hash: a difference hash of 16 x 16 bits. The grey image is averaged to 17 x 16 cells; a bit is set where a cell is brighter
   than its left neighbour by at least 2 of 255 levels, so that flat areas give 0 whatever their noise.
 
+`appeared_names` tells what a view shows that another one did not.
+
 Non-goals: what can be done on a screen (`dart_agent.explore.candidates`).
 """
 
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from dart_envs.observations.views import MARKED_ROLES
 from dart_envs.types import RgbImage
 from dart_server.wire import A11yElement
 
@@ -189,6 +192,21 @@ def has_changed(before: RgbImage, after: RgbImage) -> bool:
     differs = np.maximum(before, after) - np.minimum(before, after) > PIXEL_LEVELS
     changed = differs[..., 0] | differs[..., 1] | differs[..., 2]
     return bool(changed.mean() > CHANGED_SHARE)
+
+
+def appeared_names(before: Iterable[A11yElement], after: Iterable[A11yElement]) -> tuple[str, ...]:
+    """Names of controls that a view has and another one has not.
+
+    Args:
+        before: The elements of the view before.
+        after: Those of the view after it.
+
+    Returns:
+        Names in the order of the tree, each once.
+    """
+    old = {element.name.strip() for element in before}
+    names = (element.name.strip() for element in after if element.role in MARKED_ROLES)
+    return tuple(dict.fromkeys(name for name in names if name and name not in old))
 
 
 class ScreenIndex:

@@ -1,9 +1,9 @@
 """Queries that a model writes from transitions, and that the model must be able to answer.
 
-Role: `model_queries` asks a multimodal model to describe what an element looks like, does, and leads to, from the screens before and after
-it; then asks it which numbered element each query means, and drops those that it cannot tell. Rule: a model that fails, stalls or answers
-nonsense costs its transition the model's words; rules describe it instead, and after `MAX_FAULTS` in a row all that is left. A query of
-rules that describes another tried element, too, is used for neither, whoever describes the other one. Non-goals: files
+Role: `model_queries` asks a multimodal model to describe what an element looks like, does, and leads to, from the pictures before and
+after a click on it; then asks it which numbered element each query means, and drops those that it cannot tell. Rule: a model that fails,
+stalls or answers nonsense costs its transition the model's words; rules describe it instead, and after `MAX_FAULTS` in a row all that is
+left. A query of rules that describes another tried element, too, is used for neither, whoever describes the other one. Non-goals: files
 (`dart_agent.explore.queries.rules`).
 """
 
@@ -96,9 +96,9 @@ def _place(transition: ElementTransition) -> tuple[int, str]:
 async def _write(
     store: ExploreStore, transition: ElementTransition, model: Policy, request_id: str, timeout_s: float, clock: Clock
 ) -> list[ElementQuery]:
-    assert transition.after is not None
-    before = draw_marks(store.read_image(transition.screen.image_sha256), [transition.box])
-    pictures = [before, store.read_image(transition.after.image_sha256)]
+    assert transition.after_sha256 is not None
+    before = draw_marks(store.read_image(transition.before_sha256), [transition.box])
+    pictures = [before, store.read_image(transition.after_sha256)]
     candidate = transition.candidate
     question = (
         "Nothing is known of the element but its picture."

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_agent.explore.candidates import CandidateAction
+from dart_agent.explore.queries.effects import MAX_NAME, describe_effect
 from dart_agent.explore.queries.transitions import (
     ElementTransition,
     element_transitions,
@@ -42,9 +43,6 @@ from dart_envs.observations.views import MARKED_ROLES
 
 SPLITS = ("train", "validation", "test")
 VALIDATION_SHARE, TEST_SHARE = 0.1, 0.1
-MAX_NAME = 60
-NAMES_SHOWN = 2
-"""How many names of what appeared are in a query."""
 _ROWS, _COLUMNS = ("top", "middle", "bottom"), ("left", "centre", "right")
 
 
@@ -164,21 +162,6 @@ def write_queries(store: ExploreStore, out: Path, queries: Sequence[ElementQuery
     return {split: write_samples(out / f"{split}.jsonl", samples[split]) for split in SPLITS}
 
 
-def appeared(before: StoredScreen, after: StoredScreen) -> list[str]:
-    """Names of elements that a screen has and another one has not, in the order of the tree.
-
-    Args:
-        before: The screen before.
-        after: The screen after.
-
-    Returns:
-        Names, each once.
-    """
-    old = {element.name.strip() for element in before.elements}
-    names = [element.name.strip() for element in after.elements if element.role in MARKED_ROLES]
-    return list(dict.fromkeys(name for name in names if name and name not in old and len(name) <= MAX_NAME))
-
-
 def _describe(transition: ElementTransition) -> list[ElementQuery]:
     """All that rules can say about an element."""
     candidate = transition.candidate
@@ -187,17 +170,8 @@ def _describe(transition: ElementTransition) -> list[ElementQuery]:
         found.append(("name", f'click "{candidate.name}"'))
     if (visual := _visual(transition)) is not None:
         found.append(("visual", visual))
-    after = transition.after
-    if after is not None:
-        names = appeared(transition.screen, after)[:NAMES_SHOWN]
-        shown = " and ".join(f'"{name}"' for name in names)
-        if after.window and after.window != transition.screen.window:
-            found.append(("functional", f'click the element that opens the window "{after.window[:MAX_NAME]}"'))
-        elif shown:
-            found.append(("functional", f"click the element that gives access to {shown}"))
-        if shown:
-            verb = "appear" if len(names) > 1 else "appears"
-            found.append(("outcome", f"click the element after which {shown} {verb}"))
+    if transition.step is not None:
+        found += describe_effect(transition.screen, transition.step)
     return [ElementQuery(transition, kind, text) for kind, text in found]
 
 

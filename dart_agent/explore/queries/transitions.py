@@ -32,17 +32,35 @@ class ElementTransition:
         screen: The screen of the element.
         candidate: The element, as it was first seen on the screen.
         after: The screen after it; None where nothing changed visibly, or the application was left.
+        step: The step of the click; None: it is not known.
     """
 
     screen: StoredScreen
     candidate: CandidateAction
     after: StoredScreen | None
+    step: StoredStep | None = None
 
     @property
     def box(self) -> Box:
         """Box of the element in pixels."""
         assert self.candidate.box is not None
         return self.candidate.box
+
+    @property
+    def before_sha256(self) -> str:
+        """Screenshot in which the element is at its box: that before the click, or that of the screen where the element stood elsewhere."""
+        step = self.step
+        if step is None or step.before_sha256 is None or step.candidate is None or step.candidate.box != self.box:
+            return self.screen.image_sha256
+        return step.before_sha256
+
+    @property
+    def after_sha256(self) -> str | None:
+        """Screenshot after the click; None where there is no screen after it."""
+        if self.after is None:
+            return None
+        seen = None if self.step is None else self.step.after_sha256
+        return seen or self.after.image_sha256
 
 
 Regions = Callable[[StoredScreen], Collection[Box]]
@@ -80,22 +98,22 @@ def element_transitions(
         Transitions in the order of screens and candidates.
     """
     by_id = {screen.known.screen_id: screen for screen in screens}
-    led: dict[tuple[int, str], int | None] = {}
+    latest: dict[tuple[int, str], StoredStep] = {}
     for step in steps:
         if step.from_screen is not None and step.candidate is not None and step.outcome in MIN_CHANGE:
-            changed = step.to_screen is not None and step.to_screen != step.from_screen
-            led[step.from_screen, step.candidate.key] = step.to_screen if changed else None
+            latest[step.from_screen, step.candidate.key] = step
     found = []
     for screen in screens:
         for key, candidate in screen.known.candidates.items():
-            place = (screen.known.screen_id, key)
-            if candidate.kind != "click" or candidate.box is None or place not in led:
+            step_of_click = latest.get((screen.known.screen_id, key))
+            if candidate.kind != "click" or candidate.box is None or step_of_click is None:
                 continue
             is_vision = candidate.source == "vision"
             shown = candidate.box in regions(screen) if is_vision else is_shown(screen, candidate)
             if shown and not is_covered(screen, candidate):
-                after = led[place]
-                found.append(ElementTransition(screen, candidate, None if after is None else by_id[after]))
+                to_screen = step_of_click.to_screen
+                after = None if to_screen is None or to_screen == screen.known.screen_id else by_id[to_screen]
+                found.append(ElementTransition(screen, candidate, after, step_of_click))
     return found
 
 

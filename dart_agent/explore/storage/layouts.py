@@ -5,7 +5,8 @@ changed, and an upgrade that was killed is repeated. Non-goals: the tables of to
 
 Layout 1 had no revisions: its steps have the time at which they were stored, its screens and candidates the number of a step. From these
 the order is made anew, so that nothing comes after its first use. With one desktop it is the order that was; with several it is one of
-those that were possible. Layout 2 did not say which folder has the screenshots.
+those that were possible. Layout 2 did not say which folder has the screenshots. Layout 3 did not say what a step changed: it is noted
+where the pictures before and after the step are those of the stored screens, so that their elements are known.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from __future__ import annotations
 from sqlalchemy import Engine, inspect, select, text, update
 from sqlalchemy.orm import Session
 
+from dart_agent.explore.screens import appeared_names
 from dart_agent.explore.storage.tables import CandidateTable, ExplorationTable, ExploreStepTable, ScreenTable
+from dart_server.wire import A11yElement
 
-LAYOUT = 3
+LAYOUT = 4
 """Number of the layout of today."""
 
 
@@ -29,13 +32,16 @@ def upgrade_layout(engine: Engine, layout: int | None) -> bool:
     Returns:
         Whether there is a way from there.
     """
-    if layout not in (1, 2):
+    if layout not in (1, 2, 3):
         return False
     for table in (ExplorationTable, ScreenTable, CandidateTable, ExploreStepTable):
         _add_column(engine, table.__tablename__, "revision", "INTEGER NOT NULL DEFAULT 0")
     _add_column(engine, ExplorationTable.__tablename__, "folder", "VARCHAR")
+    for column, kind in (("before_window", "VARCHAR"), ("after_window", "VARCHAR"), ("appeared", "JSON")):
+        _add_column(engine, ExploreStepTable.__tablename__, column, kind)
     with Session(engine) as session, session.begin():
         newest = {"revision": _number_revisions(session)} if layout == 1 else {}
+        _note_changes(session)
         session.execute(update(ExplorationTable).values(layout=LAYOUT, **newest))
     return True
 
@@ -45,6 +51,22 @@ def _add_column(engine: Engine, table: str, column: str, kind: str) -> None:
     if column not in {one["name"] for one in inspect(engine).get_columns(table)}:
         with engine.begin() as connection:
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column} {kind}"))
+
+
+def _note_changes(session: Session) -> None:
+    """Note what steps changed whose views before and after are stored as screens."""
+    screens = {one.screen_id: one for one in session.scalars(select(ScreenTable))}
+    for step in session.scalars(select(ExploreStepTable).where(ExploreStepTable.to_screen.is_not(None))):
+        before, after = screens.get(step.from_screen or 0), screens.get(step.to_screen or 0)
+        if before is None or after is None:
+            continue
+        if (step.before_sha256, step.after_sha256) == (before.image_sha256, after.image_sha256):
+            step.before_window, step.after_window = before.window, after.window
+            step.appeared = list(appeared_names(_elements(before), _elements(after)))
+
+
+def _elements(screen: ScreenTable) -> list[A11yElement]:
+    return [A11yElement.model_validate(record) for record in screen.elements]
 
 
 def _number_revisions(session: Session) -> int:

@@ -30,6 +30,9 @@ class StoredStep:
     outcome: StepOutcome | None = None
     before_sha256: str | None = None
     after_sha256: str | None = None
+    before_window: str | None = None
+    after_window: str | None = None
+    appeared: tuple[str, ...] | None = None
     reason: str = ""
     cause: str | None = None
     at_s: float = 0.0
@@ -118,6 +121,9 @@ def step_row(step: StoredStep, at_s: float, revision: int) -> ExploreStepTable:
         outcome=None if step.outcome is None else step.outcome.value,
         before_sha256=step.before_sha256,
         after_sha256=step.after_sha256,
+        before_window=step.before_window,
+        after_window=step.after_window,
+        appeared=None if step.appeared is None else list(step.appeared),
         arrived_by=step.arrived_by,
         reason=step.reason,
         cause=step.cause,
@@ -146,6 +152,9 @@ def to_step(row: ExploreStepTable) -> StoredStep:
         outcome=None if row.outcome is None else StepOutcome(row.outcome),
         before_sha256=row.before_sha256,
         after_sha256=row.after_sha256,
+        before_window=row.before_window,
+        after_window=row.after_window,
+        appeared=None if row.appeared is None else tuple(row.appeared),
         reason=row.reason,
         cause=row.cause,
         at_s=row.at_s,

@@ -83,7 +83,8 @@ class ExploreStepTable(ExploreBase):
     `step` is the number that its desktop took before it began; several desktops end their steps in another order, that of `revision`.
     `kind` is explore (the chooser's action), replay (an action on the way back), model_fault or desktop_fault. `arrived_by` says how the
     desktop came to the screen of a step: stay, snapshot, replay or restart. `candidate` is the JSON form of what was done where it was
-    done, `outcome` a `StepOutcome`, `cause` of a fault its sentence.
+    done, `outcome` a `StepOutcome`, `cause` of a fault its sentence. `before_window` and `after_window` are titles of the active window,
+    `appeared` is `appeared_names` of the views before and after; None: a fault, or an earlier layout did not note it.
     """
 
     __tablename__ = "steps"
@@ -97,6 +98,9 @@ class ExploreStepTable(ExploreBase):
     outcome: Mapped[str | None]
     before_sha256: Mapped[str | None]
     after_sha256: Mapped[str | None]
+    before_window: Mapped[str | None]
+    after_window: Mapped[str | None]
+    appeared: Mapped[list[Any] | None] = mapped_column(JSON(none_as_null=True))
     arrived_by: Mapped[str]
     reason: Mapped[str]
     cause: Mapped[str | None]

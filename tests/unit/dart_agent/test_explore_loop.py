@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ from dart_agent.explore.desktops.base import DesktopFaultError
 from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.model_chooser import ModelChooser
+from dart_agent.explore.screens import appeared_names
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.store import DATABASE_FILE, ExploreStore
 from dart_agent.explore.values import StepOutcome
@@ -56,10 +58,37 @@ async def test_what_was_found_is_stored_with_its_screens_before_and_after(tmp_pa
             assert step.before_sha256
             assert step.after_sha256 == screens[(step.to_screen or 0) - 1].image_sha256
             assert store.read_image(step.before_sha256).shape == (400, 640, 3)
+            before, after = screens[(step.from_screen or 0) - 1], screens[(step.to_screen or 0) - 1]
+            assert (step.before_window, step.after_window) == (before.window, after.window)
+            assert step.appeared == appeared_names(before.elements, after.elements)
         again = store.load_graph()
     for screen_id, screen in explorer.graph.screens.items():
         for key in screen.candidates:
             assert again.q.value(screen_id, key) == pytest.approx(explorer.graph.q.value(screen_id, key), abs=1e-6)
+
+
+async def test_an_exploration_of_an_earlier_layout_is_given_what_its_screens_tell_of_its_steps(tmp_path: Path) -> None:
+    await explore(tmp_path)
+    with ExploreStore.open(tmp_path) as store:
+        steps, screens = store.steps(), {one.known.screen_id: one.image_sha256 for one in store.screens()}
+    connection = sqlite3.connect(tmp_path / DATABASE_FILE)
+    with connection:
+        for column in ("before_window", "after_window", "appeared"):
+            connection.execute(f"ALTER TABLE steps DROP COLUMN {column}")
+        connection.execute("UPDATE exploration SET layout = 3")
+    connection.close()
+    with ExploreStore.open(tmp_path) as store:
+        upgraded = store.steps()
+    known = [
+        (step.before_sha256, step.after_sha256)
+        == (screens.get(step.from_screen or 0), screens.get(step.to_screen or 0))
+        for step in steps
+    ]
+    assert {True, False} == set(known), "the test shows nothing"
+    assert upgraded == [
+        step if is_known else replace(step, before_window=None, after_window=None, appeared=None)
+        for step, is_known in zip(steps, known, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("snapshots", [True, False])

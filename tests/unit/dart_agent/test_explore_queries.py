@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from dart_agent.explore.queries.transitions import (
     other_elements,
     stored_regions,
 )
-from dart_agent.explore.screens import ScreenView, identify
+from dart_agent.explore.screens import ScreenView, appeared_names, identify
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.storage.records import StoredScreen, StoredStep
 from dart_agent.explore.store import ExploreStore
@@ -30,7 +32,7 @@ from dart_agent.explore.values import StepOutcome
 from dart_agent.grounding.samples import read_image, read_samples
 from dart_agent.types import Completion, FinishReason, PolicyRequest
 from dart_envs.observations.transforms import encode_png
-from dart_envs.types import RgbImage
+from dart_envs.types import Action, ActionType, RgbImage
 from dart_server.wire import A11yElement
 
 STATES = ["sensitive", "showing"]
@@ -49,8 +51,17 @@ def screen_of(screen_id: int, *elements: A11yElement, window: str = "Main") -> S
 
 
 def click(number: int, screen: StoredScreen, name: str, to: int, outcome: StepOutcome) -> StoredStep:
+    """A click that saw the screens as they are stored."""
     candidate = next(one for one in screen.known.candidates.values() if one.name == name and one.kind == "click")
-    return StoredStep(number, 0, "explore", "stay", screen.known.screen_id, to, candidate, outcome)
+    return as_stored(StoredStep(number, 0, "explore", "stay", screen.known.screen_id, to, candidate, outcome), screen)
+
+
+def as_stored(step: StoredStep, before: StoredScreen) -> StoredStep:
+    after = {MAIN.known.screen_id: MAIN, DIALOG.known.screen_id: DIALOG, MENU.known.screen_id: MENU}[
+        step.to_screen or 0
+    ]
+    appeared = appeared_names(before.elements, after.elements)
+    return replace(step, before_window=before.window, after_window=after.window, appeared=appeared)
 
 
 MAIN = screen_of(1, button("Save", 10, 10), button("Open", 60, 10), button("OK", 10, 100), button("OK", 200, 100))
@@ -80,6 +91,72 @@ def test_what_was_seen_is_asked_about_and_names_that_two_have_are_not() -> None:
     }
     assert 'click the element that gives access to "Undo" and "Redo"' in found["Save"]
     assert "OK" not in found
+
+
+def test_what_a_click_did_is_told_from_what_its_own_step_saw() -> None:
+    saved = click(2, MAIN, "Save", 3, StepOutcome.NEW_SCREEN)
+    edited = replace(saved, before_window="*Main", after_window="*Main", appeared=("Undo", "Open", "Redo"))
+    found = texts([CLICKS[0], edited])["Save"]
+    assert not any("opens the window" in text for text in found)
+    assert 'click the element that gives access to "Undo" and "Redo"' in found, "the stored picture shows Open"
+    unsaved = replace(saved, before_window="*Main", after_window="Main", appeared=())
+    assert texts([unsaved]) == texts([replace(saved, before_window=None, after_window=None, appeared=None)])
+    assert [query.kind for query in rule_queries(element_transitions([MAIN, MENU], [unsaved]))] == ["name"]
+
+
+class EditorDesktop:
+    """A text area whose text changes the title of the window, and a menu (`ExplorableDesktop`)."""
+
+    def __init__(self) -> None:
+        self.state = (False, False)
+        """Whether the text has changed, and whether the menu is open."""
+
+    async def observe(self) -> ScreenView:
+        edited, is_open = self.state
+        entries = [button(name, 0, 20 + 20 * at, "menu item") for at, name in enumerate(["New", "Quit"]) if is_open]
+        shown = (button("File", 0, 0, "menu"), *entries, element("text", "", 0, 20, 320, 180))
+        return ScreenView(
+            np.full((WH[1], WH[0], 3), 200, np.uint8), shown, "editor", "*Untitled" if edited else "Untitled"
+        )
+
+    async def perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            edited, is_open = self.state
+            at_menu = action.type is ActionType.CLICK and (action.y or 0) < 20
+            self.state = (edited or (action.type is ActionType.TYPE and not is_open), at_menu)
+
+    async def restart(self) -> None:
+        self.state = (False, False)
+
+    async def save(self) -> str:
+        return json.dumps(self.state)
+
+    async def restore(self, snapshot: str) -> None:
+        edited, is_open = json.loads(snapshot)
+        self.state = (edited, is_open)
+
+    async def discard(self, snapshot: str) -> None:
+        pass
+
+    async def fork(self, count: int) -> Sequence[Self]:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_title_that_changed_before_a_click_is_not_what_the_click_did(tmp_path: Path) -> None:
+    settings = ExploreSettings(app="editor", max_steps=60)
+    with ExploreStore.create(tmp_path, settings) as store:
+        await Explorer(store, GreatestQChooser()).run(EditorDesktop())
+        screens, steps = store.screens(), store.steps()
+    windows = {(step.before_window, step.after_window) for step in steps}
+    assert windows >= {("Untitled", "*Untitled"), ("*Untitled", "*Untitled")}
+    transitions = element_transitions(screens, steps)
+    assert {one.step.before_window for one in transitions if one.candidate.name == "File" and one.step} == {"*Untitled"}
+    found = {query.text for query in rule_queries(transitions)}
+    assert not any("opens the window" in text for text in found)
+    assert 'click the element that gives access to "New" and "Quit"' in found
 
 
 def test_two_elements_with_the_same_outcome_are_not_told_apart_by_it() -> None:
@@ -270,6 +347,28 @@ async def test_a_query_of_a_model_stays_where_the_model_finds_its_element(
         assert kept == ("open ?" in {query.text for query in broken})
 
 
+async def test_a_model_sees_what_the_step_of_the_click_saw(tmp_path: Path) -> None:
+    shades = {"a" * 64: 40, "b" * 64: 80, MAIN.image_sha256: 120, DIALOG.image_sha256: 160}
+    seen: list[int] = []
+
+    class Viewer(ScriptedAuthor):
+        async def complete(self, request: PolicyRequest) -> Completion:
+            seen.extend(int(image[-1, -1, 0]) for image in request.images)
+            return await super().complete(request)
+
+    step = replace(CLICKS[0], before_sha256="a" * 64, after_sha256="b" * 64)
+    assert step.candidate is not None
+    elsewhere = replace(step, candidate=replace(step.candidate, box=(0.0, 0.0, 40.0, 20.0)))
+    with ExploreStore.create(tmp_path, ExploreSettings(app="x")) as store:
+        for sha256, shade in shades.items():
+            store.image_path(sha256).write_bytes(encode_png(np.full((WH[1], WH[0], 3), shade, np.uint8)))
+        for one, pictures in ((step, [40, 80]), (elsewhere, [120, 80]), (CLICKS[0], [120, 160])):
+            seen.clear()
+            await model_queries(store, element_transitions([MAIN, DIALOG], [one]), Viewer(choice=2))
+            assert seen[:2] == pictures
+            assert set(seen[2:]) == {120}, "queries are asked about the stored picture"
+
+
 async def test_a_model_that_is_gone_is_not_waited_for_at_every_element(tmp_path: Path) -> None:
     author = ScriptedAuthor(choice=2, fail=True)
     with ExploreStore.create(tmp_path, ExploreSettings(app="x")) as store:
@@ -327,6 +426,7 @@ async def test_what_vision_alone_found_is_asked_about(tmp_path: Path) -> None:
     main, dialog = blind_screen(1, image, "Paint"), blind_screen(2, picture_with((64, 64)), "Colours")
     left, right = (one for one in main.known.candidates.values() if one.source == "vision")
     step = StoredStep(1, 0, "explore", "stay", 1, 2, left, StepOutcome.NEW_SCREEN)
+    step = replace(step, before_window="Paint", after_window="Colours", appeared=())
     assert element_transitions([main, dialog], [step]) == [], "nobody has looked at the picture"
     with ExploreStore.create(tmp_path / "explored", ExploreSettings(app="x")) as store:
         for screen, shown in ((main, image), (dialog, picture_with((64, 64)))):
