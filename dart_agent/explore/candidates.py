@@ -169,7 +169,7 @@ def list_candidates(view: ScreenView, settings: CandidateSettings) -> list[Candi
         taken = [candidate.box for candidate in found if candidate.box is not None]
         controls = [] if settings.vision == "only" else [one for one in view.elements if one.role in MARKED_ROLES]
         untouched = [one for one in view.elements if one.role not in WHOLE_ROLES and _is_avoided(one, settings.avoid)]
-        shown = (_visible_box(one, view.resolution) for one in (*controls, *untouched))
+        shown = (visible_box(one, view.resolution) for one in (*controls, *untouched))
         found += _of_vision(view, [*taken, *(box for box in shown if box is not None)])
     numbered = _number(found)[: settings.max_candidates]
     if settings.escape:
@@ -185,7 +185,7 @@ def _is_avoided(element: A11yElement, avoid: Sequence[str]) -> bool:
 def _of_tree(view: ScreenView, settings: CandidateSettings) -> Iterator[CandidateAction]:
     seen: set[tuple[str, Box]] = set()
     for element in view.elements:
-        box = _visible_box(element, view.resolution)
+        box = visible_box(element, view.resolution)
         if box is None or (element.role, box) in seen or (element.states and "sensitive" not in element.states):
             continue
         if _is_avoided(element, settings.avoid):
@@ -289,8 +289,16 @@ def _is_control_size(box: Box, resolution: tuple[int, int]) -> bool:
     )
 
 
-def _visible_box(element: A11yElement, resolution: tuple[int, int]) -> Box | None:
-    """The part of an element that is on the screen; None where there is none that can be hit."""
+def visible_box(element: A11yElement, resolution: tuple[int, int]) -> Box | None:
+    """The part of an element that is on the screen.
+
+    Args:
+        element: The element.
+        resolution: (width, height) of the screen in pixels.
+
+    Returns:
+        Its box; None where less than 2 pixels each way are on the screen, which cannot be hit.
+    """
     left, top = max(0, element.x), max(0, element.y)
     right, bottom = min(resolution[0], element.x + element.w), min(resolution[1], element.y + element.h)
     return (float(left), float(top), float(right), float(bottom)) if right - left >= 2 and bottom - top >= 2 else None

@@ -7,15 +7,14 @@ was seen in training.
 
     name        its name:                               click "Save"
     visual      role and place among its kind:          the push button in the top left, right of "Open"
-    functional  what it does, from where it led:        opens the menu with "New" and "Open"
+    functional  what it does, from what it opened:      opens the window "Print"
     outcome     what can be seen after it:              after a click on it, "Untitled 2" appears
 
 An element that another one covers in the middle, or that the stored picture of its screen does not show with its name in its place, is not
-asked about. Ambiguity, by rules: a name that another element of the screen has,
-too; role, place and, where it is told, neighbour that another element has, too, whether it was tried or not; a function or outcome that
-another tried element of the screen has, too. Outcomes are taken from transitions that were
-seen on this screen only. Of what vision alone found, in an application without a tree, rules know only what happens after a click;
-what it looks like and does is for a model to say. Non-goals: training on the samples (`dart_train.grounding`).
+asked about. Ambiguity, by rules: a name that another element of the screen has, too; role, place and, where it is told, neighbour that
+another element has, too, whether it was tried or not; a function or outcome of a click that one elsewhere on the screen has, too. Of what
+vision alone found, in an application without a tree, rules know only what happens after a click; what it looks like and does is for a model
+to say. Non-goals: what clicks did (`dart_agent.explore.queries.transitions`), training on the samples (`dart_train.grounding`).
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_agent.explore.candidates import CandidateAction
-from dart_agent.explore.queries.effects import MAX_NAME, describe_effect
+from dart_agent.explore.queries.effects import MAX_NAME
 from dart_agent.explore.queries.transitions import (
     ElementTransition,
     element_transitions,
     other_elements,
     stored_regions,
 )
-from dart_agent.explore.queries.visibility import element_box, visible_elements
+from dart_agent.explore.queries.visibility import visible_elements
 from dart_agent.explore.storage.records import StoredScreen
 from dart_agent.explore.store import ExploreStore
 from dart_agent.grounding.samples import Box, GroundingSample, GroundingTarget, QueryKind, write_samples
@@ -170,9 +169,7 @@ def _describe(transition: ElementTransition) -> list[ElementQuery]:
         found.append(("name", f'click "{candidate.name}"'))
     if (visual := _visual(transition)) is not None:
         found.append(("visual", visual))
-    if transition.step is not None:
-        found += describe_effect(transition.screen, transition.step)
-    return [ElementQuery(transition, kind, text) for kind, text in found]
+    return [ElementQuery(transition, kind, text) for kind, text in (*found, *transition.effects)]
 
 
 def _visual(transition: ElementTransition) -> str | None:
@@ -181,10 +178,11 @@ def _visual(transition: ElementTransition) -> str | None:
     place, right_of = _place(screen, transition.box), _neighbour(screen, transition.box)
     fitting = {
         box
-        for box in (
-            element_box(one) for one in visible_elements(screen) if one.role == role and one.role in MARKED_ROLES
-        )
-        if _place(screen, box) == place and (right_of is None or _neighbour(screen, box) == right_of)
+        for one, box in visible_elements(screen)
+        if one.role == role
+        and one.role in MARKED_ROLES
+        and _place(screen, box) == place
+        and (right_of is None or _neighbour(screen, box) == right_of)
     }
     if len(fitting) != 1:
         return None
@@ -193,10 +191,10 @@ def _visual(transition: ElementTransition) -> str | None:
 
 
 def _place(screen: StoredScreen, box: Box) -> str:
-    """The third of the screen, each way, that has the middle of what is on it of a box."""
+    """The third of the screen, each way, that has the middle of a box."""
     (left, top, right, bottom), (width, height) = box, screen.resolution
-    row = _ROWS[min(2, int((max(top, 0) + min(bottom, height)) / 2 * 3 / height))]
-    column = _COLUMNS[min(2, int((max(left, 0) + min(right, width)) / 2 * 3 / width))]
+    row = _ROWS[min(2, int((top + bottom) / 2 * 3 / height))]
+    column = _COLUMNS[min(2, int((left + right) / 2 * 3 / width))]
     return "centre" if (row, column) == ("middle", "centre") else f"{row} {column}"
 
 
@@ -204,17 +202,19 @@ def _neighbour(screen: StoredScreen, box: Box) -> str | None:
     """Name of the nearest named element on the left in the same row; None where there is none."""
     left, top, _, bottom = box
     found = [
-        (left - (other.x + other.w), other.name.strip()[:MAX_NAME])
-        for other in visible_elements(screen)
-        if other.role in MARKED_ROLES
-        and other.name.strip()
-        and other.x + other.w <= left + 2
-        and min(bottom, other.y + other.h) - max(top, other.y) > 0.5 * (bottom - top)
+        (left - other[2], element.name.strip()[:MAX_NAME])
+        for element, other in visible_elements(screen)
+        if element.role in MARKED_ROLES
+        and element.name.strip()
+        and other[2] <= left + 2
+        and min(bottom, other[3]) - max(top, other[1]) > 0.5 * (bottom - top)
     ]
     return min(found)[1] if found else None
 
 
 def _namesakes(screen: StoredScreen, candidate: CandidateAction) -> int:
     return sum(
-        element.name.strip() == candidate.name for element in visible_elements(screen) if element.role in MARKED_ROLES
+        element.name.strip() == candidate.name
+        for element, _ in visible_elements(screen)
+        if element.role in MARKED_ROLES
     )

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from dart_agent.explore.candidates import CandidateAction, find_regions
-from dart_agent.explore.queries.visibility import element_box, is_covered, is_shown, visible_elements
+from dart_agent.explore.queries.effects import describe_effect
+from dart_agent.explore.queries.visibility import is_covered, is_shown, visible_elements
 from dart_agent.explore.storage.records import StoredScreen, StoredStep
 from dart_agent.explore.store import ExploreStore
 from dart_agent.explore.values import StepOutcome
-from dart_agent.grounding.samples import Box
+from dart_agent.grounding.samples import Box, QueryKind
 from dart_envs.observations.views import MARKED_ROLES
 
 MIN_CHANGE = frozenset({StepOutcome.NEW_SCREEN, StepOutcome.NEW_EDGE, StepOutcome.KNOWN_EDGE})
@@ -33,12 +34,14 @@ class ElementTransition:
         candidate: The element, as it was first seen on the screen.
         after: The screen after it; None where nothing changed visibly, or the application was left.
         step: The step of the click; None: it is not known.
+        effects: Kinds and queries of what the click did and no click elsewhere on the screen did, too.
     """
 
     screen: StoredScreen
     candidate: CandidateAction
     after: StoredScreen | None
     step: StoredStep | None = None
+    effects: tuple[tuple[QueryKind, str], ...] = ()
 
     @property
     def box(self) -> Box:
@@ -104,17 +107,51 @@ def element_transitions(
             latest[step.from_screen, step.candidate.key] = step
     found = []
     for screen in screens:
-        for key, candidate in screen.known.candidates.items():
-            step_of_click = latest.get((screen.known.screen_id, key))
-            if candidate.kind != "click" or candidate.box is None or step_of_click is None:
-                continue
-            is_vision = candidate.source == "vision"
-            shown = candidate.box in regions(screen) if is_vision else is_shown(screen, candidate)
-            if shown and not is_covered(screen, candidate):
-                to_screen = step_of_click.to_screen
-                after = None if to_screen is None or to_screen == screen.known.screen_id else by_id[to_screen]
-                found.append(ElementTransition(screen, candidate, after, step_of_click))
+        clicks = [
+            _Click(candidate, candidate.box, done, tuple(describe_effect(screen, done)))
+            for key, candidate in screen.known.candidates.items()
+            if candidate.kind == "click"
+            and candidate.box is not None
+            and (done := latest.get((screen.known.screen_id, key))) is not None
+            and (candidate.box in regions(screen) if candidate.source == "vision" else is_shown(screen, candidate))
+        ]
+        for one in clicks:
+            if not is_covered(screen, one.candidate):
+                after = None if one.to_screen is None else by_id[one.to_screen]
+                found.append(ElementTransition(screen, one.candidate, after, one.step, _own_effects(one, clicks)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Click:
+    """The latest click on something that the stored picture of a screen shows, with what it did."""
+
+    candidate: CandidateAction
+    box: Box
+    step: StoredStep
+    effects: tuple[tuple[QueryKind, str], ...]
+
+    @property
+    def to_screen(self) -> int | None:
+        """The other screen that it led to."""
+        return None if self.step.to_screen == self.step.from_screen else self.step.to_screen
+
+    def is_in(self, box: Box) -> bool:
+        """Whether its point is in a box."""
+        x, y = (self.box[0] + self.box[2]) / 2, (self.box[1] + self.box[3]) / 2
+        return box[0] <= x < box[2] and box[1] <= y < box[3]
+
+
+def _own_effects(click: _Click, clicks: Sequence[_Click]) -> tuple[tuple[QueryKind, str], ...]:
+    """What a click did and no click elsewhere on the screen did, too: none where another one led to the same screen.
+
+    The others are also those on elements that are covered: what covers them answers.
+    """
+    others = [one for one in clicks if one.to_screen is not None and not one.is_in(click.box)]
+    if any(one.to_screen == click.to_screen for one in others):
+        return ()
+    texts = {text for one in others for _, text in one.effects}
+    return tuple((kind, text) for kind, text in click.effects if text not in texts)
 
 
 def other_elements(transition: ElementTransition) -> list[tuple[str, Box]]:
@@ -127,9 +164,7 @@ def other_elements(transition: ElementTransition) -> list[tuple[str, Box]]:
         Role and box of every other element that can be seen; where vision found the one in question, of other regions, too.
     """
     screen = transition.screen
-    found = [
-        (element.role, element_box(element)) for element in visible_elements(screen) if element.role in MARKED_ROLES
-    ]
+    found = [(element.role, box) for element, box in visible_elements(screen) if element.role in MARKED_ROLES]
     if transition.candidate.source == "vision":
         known = screen.known.candidates.values()
         found += [(one.role, one.box) for one in known if one.source == "vision" and one.box is not None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dart_agent.explore.candidates import CandidateAction
+from dart_agent.explore.candidates import CandidateAction, visible_box
 from dart_agent.explore.screens import WINDOW_ROLES
 from dart_agent.explore.storage.records import StoredScreen
 from dart_agent.grounding.samples import Box
@@ -27,29 +27,21 @@ HOLDING_ROLES = frozenset(
 """Marked roles whose elements hold controls, such as the icon at the end of an entry."""
 BACKGROUND_ROLES = frozenset({"text"})
 """Marked roles of areas that what pops up in the same window lies over, wherever it stands in the tree."""
-_Placed = tuple[A11yElement, Box]
+VisibleElement = tuple[A11yElement, Box]
+"""An element, and the box of what is on the screen of it, in pixels."""
 
 
-def visible_elements(screen: StoredScreen) -> list[A11yElement]:
+def visible_elements(screen: StoredScreen) -> list[VisibleElement]:
     """The elements of which something is on the screen.
 
     Args:
         screen: The screen.
 
     Returns:
-        Those of which at least 2 pixels each way are on it, in the order of the tree.
+        Elements with the boxes of what is on the screen of them, in the order of the tree.
     """
-    width, height = screen.resolution
-    return [
-        one
-        for one in screen.elements
-        if min(one.x + one.w, width) - max(one.x, 0) >= 2 and min(one.y + one.h, height) - max(one.y, 0) >= 2
-    ]
-
-
-def element_box(element: A11yElement) -> Box:
-    """The box of an element in pixels."""
-    return float(element.x), float(element.y), float(element.x + element.w), float(element.y + element.h)
+    boxes = ((one, visible_box(one, screen.resolution)) for one in screen.elements)
+    return [(one, box) for one, box in boxes if box is not None]
 
 
 def is_shown(screen: StoredScreen, candidate: CandidateAction) -> bool:
@@ -59,7 +51,7 @@ def is_shown(screen: StoredScreen, candidate: CandidateAction) -> bool:
         screen: The screen.
         candidate: The element.
     """
-    return _place_of(_placed(screen), candidate) is not None
+    return _place_of(visible_elements(screen), candidate) is not None
 
 
 def is_covered(screen: StoredScreen, candidate: CandidateAction) -> bool:
@@ -69,7 +61,7 @@ def is_covered(screen: StoredScreen, candidate: CandidateAction) -> bool:
         screen: The screen.
         candidate: The element; what vision found is covered by what does not hold the whole of it.
     """
-    box, placed = candidate.box, _placed(screen)
+    box, placed = candidate.box, visible_elements(screen)
     assert box is not None
     own = _place_of(placed, candidate)
     over = [at for at, (_, other) in enumerate(placed) if other != box and _has_middle(other, box)]
@@ -79,7 +71,7 @@ def is_covered(screen: StoredScreen, candidate: CandidateAction) -> bool:
     return any(_covers(placed, at, own, window) for at in over)
 
 
-def _covers(placed: Sequence[_Placed], at: int, own: int, window: int | None) -> bool:
+def _covers(placed: Sequence[VisibleElement], at: int, own: int, window: int | None) -> bool:
     """Whether the element `at`, which has the middle of the element `own` in its box, lies over it. window: that of the latter."""
     (element, other), (target, box) = placed[at], placed[own]
     is_later, holds = at > own, _holds(other, box)
@@ -101,7 +93,7 @@ def _covers(placed: Sequence[_Placed], at: int, own: int, window: int | None) ->
     return is_later or element.role not in HOLDING_ROLES
 
 
-def _window_of(placed: Sequence[_Placed], own: int) -> int | None:
+def _window_of(placed: Sequence[VisibleElement], own: int) -> int | None:
     """Where the window of an element stands: the nearest one before it that holds the whole of it."""
     box = placed[own][1]
     for at in range(own - 1, -1, -1):
@@ -110,11 +102,7 @@ def _window_of(placed: Sequence[_Placed], own: int) -> int | None:
     return None
 
 
-def _placed(screen: StoredScreen) -> list[_Placed]:
-    return [(one, element_box(one)) for one in visible_elements(screen)]
-
-
-def _place_of(placed: Sequence[_Placed], candidate: CandidateAction) -> int | None:
+def _place_of(placed: Sequence[VisibleElement], candidate: CandidateAction) -> int | None:
     for at, (element, box) in enumerate(placed):
         if element.role == candidate.role and element.name.strip() == candidate.name and box == candidate.box:
             return at

@@ -166,6 +166,41 @@ def test_two_elements_with_the_same_outcome_are_not_told_apart_by_it() -> None:
     assert 'click "Save"' in found["Save"]
 
 
+def effect_texts(screen: StoredScreen, *clicks: StoredStep) -> dict[str, set[str]]:
+    """By element of a screen: its queries by what a click did."""
+    transitions = element_transitions([screen, DIALOG, MENU], clicks)
+    found: dict[str, set[str]] = {one.candidate.name: set() for one in transitions}
+    for query in rule_queries(transitions):
+        if query.kind in ("functional", "outcome"):
+            found[query.transition.candidate.name].add(query.text)
+    return found
+
+
+def test_an_element_that_reaches_beyond_the_screen_is_compared_and_asked_about_by_what_is_on_it() -> None:
+    screen = screen_of(7, button("Save", 300, 10), button("Open", 60, 10))
+    clicks = [click(1, screen, "Save", 2, StepOutcome.NEW_SCREEN), click(2, screen, "Open", 2, StepOutcome.NEW_EDGE)]
+    assert effect_texts(screen, *clicks) == {"Save": set(), "Open": set()}
+    save, _ = element_transitions([screen, DIALOG], clicks)
+    assert save.box == (300.0, 10.0, 320.0, 30.0)
+    assert other_elements(save) == [("push button", (60.0, 10.0, 100.0, 30.0))]
+    assert 'click "Save"' in {query.text for query in rule_queries([save])}
+
+
+def test_a_click_on_a_covered_element_tells_what_its_cover_does() -> None:
+    screen = screen_of(7, element("menu item", "Print", 0, 40, 200, 26), SAVE, button("Open", 200, 100))
+    of_cover = click(1, screen, "Save", 2, StepOutcome.NEW_SCREEN)
+    of_open = click(2, screen, "Open", 2, StepOutcome.NEW_EDGE)
+    assert effect_texts(screen, of_cover, of_open) == {"Open": set()}, "the entry over Save opens it, too"
+    of_entry = click(3, screen, "Print", 2, StepOutcome.NEW_EDGE)
+    assert effect_texts(screen, of_cover, of_entry)["Print"], "it is the same element that was clicked"
+
+
+def test_two_elements_that_lead_to_one_screen_are_not_told_apart_by_what_each_click_saw() -> None:
+    first, second = CLICKS[0], click(2, MAIN, "Save", 2, StepOutcome.NEW_EDGE)
+    later = replace(second, before_window="*Main", after_window="*Main", appeared=("Cancel", "Recent"))
+    assert effect_texts(MAIN, first, later) == {"Save": set(), "Open": set()}
+
+
 def visual_texts(*elements: A11yElement, name: str) -> list[str]:
     """The visual queries of a screen of which one element was clicked."""
     screen = screen_of(1, *elements)
