@@ -1,11 +1,11 @@
 """A leased desktop that is explored: its windows, tree and screenshots, with the farm's live snapshots and forks.
 
 Role: `FarmDesktop` is an `ExplorableDesktop` on a lease. Rule: the application is started once; that state is the root snapshot, to which
-`restart` goes back. A lease that is lost, or whose desktop died, is replaced by a copy of the root; where that is gone, too, the
-application is started anew. A desktop and its forks have one root: a new one takes the place of the old one, which is deleted, for all of
-them. Errors of the farm and of the desktop are `DesktopFaultError`. The application in front is the class of the active window. A screen is
-seen when tree and active window are the same before and after its picture; one that changes at each of `LOOKS` looks, as that of a player
-does, is taken as the last look found it. Non-goals: which desktops a farm has.
+`restart` goes back. A lease that is lost, or whose desktop died, is replaced by a copy of the root; where that is gone, too, or the farm
+takes no live snapshots, the application is started anew on another desktop. A desktop and its forks have one root: a new one takes the
+place of the old one, which is deleted, for all of them. Errors of the farm and of the desktop are `DesktopFaultError`. The application in
+front is the class of the active window. A screen is seen when tree and active window are the same before and after its picture; one that
+changes at each of `LOOKS` looks, as that of a player does, is taken as the last look found it. Non-goals: which desktops a farm has.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pydantic import TypeAdapter, ValidationError
 from dart_agent.explore.desktops.base import DesktopFaultError
 from dart_agent.explore.screens import ScreenView
 from dart_envs.actions import to_input_events
-from dart_envs.errors import DartEnvError
+from dart_envs.errors import DartEnvError, FarmError
 from dart_envs.farm.client import AsyncFarmClient
 from dart_envs.farm.lease import AsyncLease
 from dart_envs.setup.windows import wait_started, window_ids
 from dart_envs.types import Action
-from dart_server.wire import A11yElement, DesktopShape, SettleSpec
+from dart_server.wire import A11yElement, DesktopShape, ErrorCode, SettleSpec
 from dart_server.wire.guest_answers import JsonLimit, MalformedAnswer, parse_object
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ LOOKS = 3
 FORK_WAIT_S = 120.0
 WINDOWS_LIMIT = JsonLimit(1024**2, depth=6, values=50_000)
 _WINDOWS = TypeAdapter(list[dict[str, Any]])
-NoteRoot = Callable[[str], None]
+NoteRoot = Callable[[str | None], None]
 
 
 @dataclass
@@ -48,8 +48,8 @@ class RootSnapshot:
     """The snapshot of the started application, which a desktop shares with its forks.
 
     Attributes:
-        snapshot: Its id; None: not taken yet.
-        note: Takes the id of a new one.
+        snapshot: Its id; None: not taken yet, or the farm takes no snapshots.
+        note: Takes the id of a new one; None: it is gone and there is no new one.
     """
 
     snapshot: str | None = None
@@ -89,7 +89,7 @@ class FarmDesktop:
             app: The command that starts the application.
             shape: Image, resolution and font size; None is the default shape.
             root: Root snapshot of an earlier exploration; where it is gone, the application is started.
-            note_root: Takes the id of a new root.
+            note_root: Takes the id of a new root; None where the old one is gone and the farm takes no snapshots.
 
         Returns:
             The desktop.
@@ -154,7 +154,7 @@ class FarmDesktop:
     async def save(self) -> str:
         """As `ExplorableDesktop`."""
         async with _faults():
-            return (await self._lease.snapshot(description=f"explored: {self._app}"[:200])).snapshot_id
+            return await self._snapshot()
 
     async def restore(self, snapshot: str) -> None:
         """As `ExplorableDesktop`."""
@@ -183,7 +183,7 @@ class FarmDesktop:
         await self._lease.aclose()
 
     async def _launch(self) -> None:
-        """Start the application, wait until its window has been painted, and make that the root."""
+        """Start the application, wait until its window has been painted, and make that the root where the farm takes snapshots."""
         async with _faults():
             before = await window_ids(self._lease)
             reply = await self._lease.exec(shlex.split(self._app), detach=True)
@@ -192,13 +192,26 @@ class FarmDesktop:
             if not await wait_started(self._lease, before, 1, START_TIMEOUT_S):
                 raise DesktopFaultError(f"{self._app!r} showed no window within {START_TIMEOUT_S:g} s")
             await self._lease.step([], START_SETTLE)
-        made = await self.save()
+            made = await self._take_root()
         old, self._root.snapshot = self._root.snapshot, made
-        if self._root.note is not None:
+        if self._root.note is not None and made != old:
             self._root.note(made)
         if old is not None:
             with contextlib.suppress(DesktopFaultError):  # it is gone already where it did not restore
                 await self.discard(old)
+
+    async def _snapshot(self) -> str:
+        return (await self._lease.snapshot(description=f"explored: {self._app}"[:200])).snapshot_id
+
+    async def _take_root(self) -> str | None:
+        """A snapshot of the started application; None where the farm takes none."""
+        try:
+            return await self._snapshot()
+        except FarmError as error:
+            if error.code != ErrorCode.CAPABILITY_MISSING:
+                raise
+            log.info("The application is started anew for each way from the start: %s", error)
+            return None
 
     async def _describe(self) -> tuple[tuple[A11yElement, ...], str, str]:
         """The tree, and class and title of the active window."""

@@ -234,9 +234,15 @@ async def test_a_desktop_that_is_gone_is_retired_and_the_others_go_on(
 
 
 class StubFarm:
-    """A farm whose snapshots have ids and nothing else; one that is broken gives no desktop."""
+    """A farm whose snapshots have ids and nothing else; one that is broken gives no desktop.
 
-    def __init__(self) -> None:
+    Args:
+        refuses: Code of the error that answers a request for a snapshot; None: it is taken.
+    """
+
+    def __init__(self, refuses: str | None = None) -> None:
+        self.refuses = refuses
+        self.leases = self.launches = 0
         self.snapshots: set[str] = set()
         self.broken: set[str] = set()
         self.taken = 0
@@ -244,6 +250,7 @@ class StubFarm:
     async def lease(self, shape: object = None, *, snapshot_id: str | None = None) -> StubLease:
         if snapshot_id is not None and (snapshot_id in self.broken or snapshot_id not in self.snapshots):
             raise FarmError("the snapshot cannot be restored", code="snapshot_failed")
+        self.leases += 1
         return StubLease(self)
 
     async def delete_snapshot(self, snapshot_id: str) -> None:
@@ -262,11 +269,14 @@ class StubLease:
         await self.farm.lease(snapshot_id=snapshot_id)
 
     async def snapshot(self, description: str) -> SimpleNamespace:
+        if self.farm.refuses is not None:
+            raise FarmError("this provider takes no live snapshots", code=self.farm.refuses)
         self.farm.taken += 1
         self.farm.snapshots.add(f"snapshot-{self.farm.taken}")
         return SimpleNamespace(snapshot_id=f"snapshot-{self.farm.taken}")
 
     async def exec(self, argv: list[str], detach: bool) -> SimpleNamespace:
+        self.farm.launches += 1
         return SimpleNamespace(returncode=0)
 
     async def step(self, events: object, settle: object) -> None:
@@ -279,7 +289,8 @@ class StubLease:
         await turns(1)
 
 
-async def test_a_root_that_a_fork_makes_anew_is_that_of_all_and_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def starting_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def no_windows(_lease: object) -> set[str]:
         return set()
 
@@ -288,8 +299,29 @@ async def test_a_root_that_a_fork_makes_anew_is_that_of_all_and_is_deleted(monke
 
     monkeypatch.setattr(farm_desktops, "window_ids", no_windows)
     monkeypatch.setattr(farm_desktops, "wait_started", started)
+
+
+@pytest.mark.usefixtures("starting_at_once")
+async def test_a_farm_without_snapshots_starts_the_application_anew_each_time() -> None:
+    farm: Any = StubFarm("capability_missing")
+    noted: list[str | None] = []
+    desktop = await FarmDesktop.start(farm, "editor", note_root=noted.append)
+    assert (farm.leases, farm.launches) == (1, 1)
+    await desktop.restart()
+    assert (farm.leases, farm.launches) == (2, 2)
+    with pytest.raises(DesktopFaultError, match="no live snapshots"):
+        await desktop.save()
+    await desktop.discard_root()
+    assert noted == []
+    for code in ("quota", "unreachable"):
+        with pytest.raises(DesktopFaultError):
+            await FarmDesktop.start(StubFarm(code), "editor")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("starting_at_once")
+async def test_a_root_that_a_fork_makes_anew_is_that_of_all_and_is_deleted() -> None:
     farm: Any = StubFarm()
-    noted: list[str] = []
+    noted: list[str | None] = []
     first = await FarmDesktop.start(farm, "editor", note_root=noted.append)
     forks = await first.fork(2)
     farm.broken.add("snapshot-1")
