@@ -102,7 +102,7 @@ def resume(out: Annotated[Path, typer.Argument(help="folder of the exploration")
         from dart_agent.explore.store import ExploreStore
 
         ExploreStore.check_exists(out, options.database_url)
-        with hold_folder(out), ExploreStore.open(out, options.database_url) as store:
+        with hold_folder(out), ExploreStore.open(out, options.database_url, hold=True) as store:
             settings = _settings(store.settings.model_dump() | _given(**options.settings))
             endpoint = _endpoint(settings, options)
             store.change_settings(settings)

@@ -3,7 +3,7 @@
 Role: `ExploreStore` creates, reads and extends an exploration. Rule: what a step found is one transaction, and its images are complete
 files before it, so that a process that was killed leaves the graph as it was after the last step. Transactions are numbered (`revision`),
 and the graph is built again in their order. The database is SQLite in the folder, or any other by its URL, which notes the folder by its
-id and refuses another one; one process writes at a time.
+id and refuses another one; one process writes at a time (`dart_agent.explore.storage.locks`).
 Non-goals: what the graph means (`dart_agent.explore.graph`).
 
     OUT/explore.sqlite    the tables of `dart_agent.explore.storage.tables`
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -32,6 +32,7 @@ from dart_agent.explore.graph import ExplorationGraph, KnownScreen
 from dart_agent.explore.screens import ScreenView
 from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.storage.layouts import LAYOUT, upgrade_layout
+from dart_agent.explore.storage.locks import hold_sqlite
 from dart_agent.explore.storage.records import StoredScreen, StoredStep, screen_row, step_row, to_screen, to_step
 from dart_agent.explore.storage.tables import (
     CandidateTable,
@@ -59,21 +60,28 @@ class ExploreStore:
     Args:
         out: Its folder.
         url: URL of the database; None: SQLite in the folder.
+        hold: Whether this process explores, and keeps any other one from exploring in the database until the store is closed.
         clock: Tells when steps were stored.
+
+    Raises:
+        ConfigError: Another process explores in the database, or its URL is none.
     """
 
-    def __init__(self, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, out: Path, url: str | None = None, *, hold: bool = False, clock: Clock = SYSTEM_CLOCK) -> None:
         self.out = out
         self._clock = clock
         self._newest: int | None = None
         """The newest revision that is read; None: all are."""
-        self._engine = make_engine(url or f"sqlite:///{out / DATABASE_FILE}")
+        self._engine = make_engine(url or f"sqlite:///{out / DATABASE_FILE}", hold=hold)
+        self._held = ExitStack()
+        if hold and self._engine.dialect.name == "sqlite":
+            self._held.enter_context(hold_sqlite(self._engine.url, out / DATABASE_FILE))
 
     @classmethod
     def create(
         cls, out: Path, settings: ExploreSettings, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> ExploreStore:
-        """Begin an exploration; it takes the place of one of the folder that has found nothing, as where no desktop could be started.
+        """Begin an exploration; it takes the place of one that has found nothing, as where no desktop could be started, and is not running.
 
         Args:
             out: Its folder.
@@ -85,34 +93,37 @@ class ExploreStore:
             The empty store.
 
         Raises:
-            ConfigError: There is one already that has found something, or whose root snapshot is of another application or another desktop.
+            ConfigError: There is one already that has found something, that runs, or whose root snapshot is of another application or
+                another desktop.
             StoreError: The database cannot be used.
         """
         (out / IMAGES).mkdir(parents=True, exist_ok=True)
-        store = cls(out, url, clock=clock)
-        with store._errors():
-            replaceable, root_snapshot = store._is_replaceable(settings)
-            if not replaceable:
-                store.close()
-                if url is None:
-                    raise ConfigError(f"{out} holds an exploration already: resume it, or give another folder")
-                raise ConfigError(
-                    f"the database {store._name} holds an exploration already: resume it in its folder, or give another database"
-                )
-            ExploreBase.metadata.create_all(store._engine)
-            with Session(store._engine) as session, session.begin():
-                session.execute(delete(ExplorationTable))
-                session.add(
-                    ExplorationTable(
-                        exploration_id=1,
-                        layout=LAYOUT,
-                        settings=settings.model_dump(mode="json"),
-                        created_s=clock.time(),
-                        root_snapshot=root_snapshot,
-                        revision=0,
-                        folder=store._make_folder_id(),
+        with ExitStack() as opened:
+            store = cls(out, url, hold=True, clock=clock)
+            opened.callback(store.close)
+            with store._errors():
+                replaceable, root_snapshot = store._is_replaceable(settings)
+                if not replaceable:
+                    if url is None:
+                        raise ConfigError(f"{out} holds an exploration already: resume it, or give another folder")
+                    raise ConfigError(
+                        f"the database {store._name} holds an exploration already: resume it in its folder, or give another database"
                     )
-                )
+                ExploreBase.metadata.create_all(store._engine)
+                with Session(store._engine) as session, session.begin():
+                    session.execute(delete(ExplorationTable))
+                    session.add(
+                        ExplorationTable(
+                            exploration_id=1,
+                            layout=LAYOUT,
+                            settings=settings.model_dump(mode="json"),
+                            created_s=clock.time(),
+                            root_snapshot=root_snapshot,
+                            revision=0,
+                            folder=store._make_folder_id(),
+                        )
+                    )
+            opened.pop_all()
         return store
 
     @staticmethod
@@ -124,34 +135,39 @@ class ExploreStore:
             raise ConfigError(f"there is no exploration in {out}: start one with `dart-agent explore start`")
 
     @classmethod
-    def open(cls, out: Path, url: str | None = None, *, clock: Clock = SYSTEM_CLOCK) -> ExploreStore:
+    def open(
+        cls, out: Path, url: str | None = None, *, hold: bool = False, clock: Clock = SYSTEM_CLOCK
+    ) -> ExploreStore:
         """Open an exploration that exists; one with tables of an earlier layout is given those of today.
 
         Args:
             out: Its folder.
             url: As at its beginning.
+            hold: Whether this process goes on with it, and no other one may until the store is closed.
             clock: Tells when steps were stored.
 
         Returns:
             The store.
 
         Raises:
-            ConfigError: There is none, it was made by another version, or its screenshots are in another folder.
+            ConfigError: There is none, it was made by another version, its screenshots are in another folder, or another process holds it.
         """
         cls.check_exists(out, url)
-        store = cls(out, url, clock=clock)
-        with store._errors(), Session(store._engine) as session:
-            layout = session.scalar(select(ExplorationTable.layout))
-        if layout != LAYOUT:
-            with store._errors():
-                upgraded = upgrade_layout(store._engine, layout)
-            if not upgraded:
-                store.close()
-                raise ConfigError(
-                    f"the exploration in {out} was made by another version: start a new one in another folder"
-                )
-        if url is not None:
-            store._check_folder()
+        with ExitStack() as opened:
+            store = cls(out, url, hold=hold, clock=clock)
+            opened.callback(store.close)
+            with store._errors(), Session(store._engine) as session:
+                layout = session.scalar(select(ExplorationTable.layout))
+            if layout != LAYOUT:
+                with store._errors():
+                    upgraded = upgrade_layout(store._engine, layout)
+                if not upgraded:
+                    raise ConfigError(
+                        f"the exploration in {out} was made by another version: start a new one in another folder"
+                    )
+            if url is not None:
+                store._check_folder()
+            opened.pop_all()
         return store
 
     @property
@@ -304,8 +320,9 @@ class ExploreStore:
             session.execute(update(ScreenTable).where(ScreenTable.screen_id == screen_id).values(snapshot=snapshot))
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, and hold the database no more."""
         self._engine.dispose()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -364,7 +381,6 @@ class ExploreStore:
             with self._write() as session:
                 session.execute(update(ExplorationTable).values(folder=noted))
         if noted is None or noted != self._read_folder_id():
-            self.close()
             raise ConfigError(
                 f"{self.out} is not the folder of the exploration in the database {self._name}: give the folder that it began with"
             )

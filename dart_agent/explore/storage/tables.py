@@ -15,8 +15,10 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from dart_agent.errors import ConfigError
+from dart_agent.explore.storage.locks import hold_session
 
 BUSY_TIMEOUT_MS = 10_000
+ONE_CONNECTION: dict[str, Any] = {"pool_size": 1, "max_overflow": 0}
 
 
 class ExploreBase(DeclarativeBase):
@@ -108,11 +110,12 @@ class ExploreStepTable(ExploreBase):
     revision: Mapped[int]
 
 
-def make_engine(url: str) -> Engine:
+def make_engine(url: str, *, hold: bool = False) -> Engine:
     """Make the engine of a database; nothing is connected yet.
 
     Args:
         url: Its URL.
+        hold: Whether a PostgreSQL database is held by the one connection of the engine (`hold_session`).
 
     Returns:
         The engine.
@@ -126,14 +129,17 @@ def make_engine(url: str) -> Engine:
         raise ConfigError(
             "--database-url is no URL of a database; it looks like postgresql+psycopg://USER@HOST/NAME or sqlite:////FOLDER/FILE"
         ) from None
+    one_session = hold and parsed.get_backend_name() == "postgresql"
     try:
-        engine = create_engine(parsed, hide_parameters=True)
+        engine = create_engine(parsed, hide_parameters=True, **ONE_CONNECTION if one_session else {})
     except ArgumentError:
         raise ConfigError(f"--database-url: there is no kind of database that is called {parsed.drivername}") from None
     except ImportError as error:
         raise ConfigError(f"--database-url: the driver of {parsed.drivername} is not installed: {error}") from None
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_pragmas)
+    if one_session:
+        event.listen(engine, "connect", lambda connection, _record: hold_session(connection, parsed))
     return engine
 
 

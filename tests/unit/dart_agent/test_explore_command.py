@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.cli import app
+from dart_agent.errors import ConfigError
 from dart_agent.explore.candidates import ALWAYS_AVOIDED
 from dart_agent.explore.graph import ExplorationGraph
 from dart_agent.explore.page import coverage
+from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.storage.locks import hold_folder
 from dart_agent.explore.storage.records import StoredScreen
-from dart_agent.explore.store import ExploreStore
+from dart_agent.explore.store import DATABASE_FILE, ExploreStore
 
 START = ["explore", "start", "--app", "simulated/2"]
 
@@ -110,6 +113,40 @@ def test_one_process_explores_in_a_folder(tmp_path: Path) -> None:
         assert "another process explores in" in " ".join(output.split())
         assert run("explore", "page", str(out))[0] == 0, "it can be looked at"
     assert run("explore", "resume", str(out), "--steps", "3")[0] == 0
+
+
+def test_one_process_explores_in_a_database(tmp_path: Path, database_url: str) -> None:
+    settings, folder, copy = ExploreSettings(app="simulated/2"), tmp_path / "a", tmp_path / "copy"
+    in_use = "another process explores in the database .*: wait for it or stop it, or give another database"
+    with ExploreStore.create(folder, settings, database_url):
+        with pytest.raises(ConfigError, match=in_use):
+            ExploreStore.create(tmp_path / "b", settings, database_url)
+        shutil.copytree(folder, copy)
+        with pytest.raises(ConfigError, match=in_use):
+            ExploreStore.open(copy, database_url, hold=True)
+        code, said = run("explore", "resume", str(copy), "--database-url", database_url)
+        assert (code, "another process explores in" in said) == (2, True)
+        with ExploreStore.open(copy, database_url) as store:
+            assert store.last_step() == 0, "it can be looked at"
+    with ExploreStore.open(copy, database_url, hold=True), pytest.raises(ConfigError, match=in_use):
+        ExploreStore.open(folder, database_url, hold=True)
+    with ExploreStore.create(tmp_path / "b", settings, database_url):
+        pass
+    with pytest.raises(ConfigError, match="is not the folder of the exploration"):
+        ExploreStore.open(folder, database_url, hold=True)
+    with ExploreStore.create(tmp_path / "b", settings, database_url):
+        pass
+
+
+def test_the_database_of_a_folder_is_held_by_the_lock_of_the_folder(tmp_path: Path) -> None:
+    folder, settings = tmp_path / "a", ExploreSettings(app="simulated/2")
+    own = f"sqlite:///{folder / DATABASE_FILE}"
+    with hold_folder(folder):
+        ExploreStore.create(folder, settings, own).close()
+        with pytest.raises(ConfigError, match="another process explores in the database"):
+            ExploreStore.create(tmp_path / "b", settings, own)
+    with pytest.raises(ConfigError, match="cannot be locked: No such file or directory"):
+        ExploreStore.create(folder, settings, f"sqlite:///{tmp_path / 'nowhere' / 'x.sqlite'}")
 
 
 def test_a_start_without_a_farm_leaves_its_folder_to_the_next_one(tmp_path: Path) -> None:
