@@ -136,14 +136,19 @@ class GreatestQChooser:
     """Takes the greatest Q-value of what is untried, and works where the greatest is, discounted by the way there."""
 
     def next_screen(self, context: PlaceContext) -> int:
-        """The screen with the greatest gamma^cost x Q of something untried; the current one first, then the newest of equals."""
+        """The screen with the greatest value of something untried; the current one first, then the newest of equals.
+
+        The value is gamma^cost x Q, and (2 - gamma^cost) x Q where Q is negative: each way takes (1 - gamma^cost) |Q| off.
+        """
         q = context.graph.q
         best, best_value = context.screen_id, -float("inf")
         for screen_id in (context.screen_id, *sorted(context.costs, reverse=True)):
             untried = context.untried(screen_id)
             if not untried:
                 continue
-            value = q.discount ** context.costs.get(screen_id, 0) * max(q.value(screen_id, key) for key in untried)
+            greatest = max(q.value(screen_id, key) for key in untried)
+            discount = q.discount ** context.costs.get(screen_id, 0)
+            value = greatest * (discount if greatest >= 0 else 2 - discount)
             if value > best_value + TIE:
                 best, best_value = screen_id, value
         return best

@@ -176,6 +176,21 @@ async def test_the_greatest_q_breaks_ties_by_its_seed_and_goes_to_what_is_untrie
     assert (await chooser.choose(context(graph, 1))).candidate.key == "c"  # all was tried; c leads to what was not
 
 
+def test_nobody_walks_for_what_is_worth_as_little_as_what_is_here() -> None:
+    graph = graph_of({1: ["close", "x"], 2: ["close", "x"], 3: ["close", "x"]})
+    for screen_id in (1, 2):
+        graph.record(screen_id, "x", StepOutcome.NO_CHANGE, screen_id)
+    for _ in range(3):
+        graph.record(3, "close", StepOutcome.LEFT, None)
+    graph.record(3, "x", StepOutcome.NO_CHANGE, 3)
+    assert graph.q.value(1, "close") == graph.q.value(2, "close") == pytest.approx(-0.75)
+    chooser = GreatestQChooser()
+    assert chooser.next_screen(PlaceContext(graph, 1, {1: 0, 2: 3})) == 1
+    assert chooser.next_screen(PlaceContext(graph, 3, {3: 0, 1: 2, 2: 1})) == 2
+    graph.q.add_candidates(2, {"new": "new"})
+    assert chooser.next_screen(PlaceContext(graph, 1, {1: 0, 2: 300})) == 2, "what is worth something is worth a way"
+
+
 async def test_breadth_first_goes_by_depth_and_chance_by_nothing() -> None:
     graph = graph_of({1: ["a", "b"], 2: ["c"]})
     graph.record(1, "a", StepOutcome.NEW_SCREEN, 2)
