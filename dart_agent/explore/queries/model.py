@@ -9,6 +9,7 @@ left. A query of rules that describes another tried element, too, is used for ne
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import get_args
@@ -37,6 +38,7 @@ FILTER_PROMPT = (
 WRITTEN_KINDS = tuple(kind for kind in get_args(QueryKind) if kind != "name")
 MAX_QUERY = 300
 MAX_MARKS = 60
+"""Most elements that the model chooses from: marks hide each other where there are more."""
 MAX_FAULTS = 5
 """Faults of the model in a row after which it is asked no more: each may cost as long as the longest wait for an answer."""
 
@@ -125,8 +127,7 @@ async def _is_clear(
 ) -> bool:
     """Whether the model finds the element by the query."""
     screen, target = query.transition.screen, query.transition.box
-    boxes: list[Box] = list(dict.fromkeys([target, *(box for _, box in other_elements(query.transition))]))
-    boxes = sorted(boxes[:MAX_MARKS], key=lambda box: (box[1], box[0]))
+    boxes = _marked_boxes(query.transition)
     picture = draw_marks(store.read_image(screen.image_sha256), boxes)
     answer = await ask_model(
         model, FILTER_PROMPT, query.text, [picture], request_id=request_id, timeout_s=timeout_s, clock=clock
@@ -134,3 +135,17 @@ async def _is_clear(
     if parse_json_object(answer).get("choice") == 0:
         return False
     return boxes[parse_choice(answer, len(boxes))[0] - 1] == target
+
+
+def _marked_boxes(transition: ElementTransition) -> list[Box]:
+    """The element and what could be taken for it, in reading order: the nearest of its role, then the nearest others."""
+    role, middle = transition.candidate.role, _middle(transition.box)
+    others = sorted(
+        other_elements(transition), key=lambda one: (one[0] != role, math.dist(middle, _middle(one[1])), one[1])
+    )
+    boxes = list(dict.fromkeys([transition.box, *(box for _, box in others)]))[:MAX_MARKS]
+    return sorted(boxes, key=lambda box: (box[1], box[0]))
+
+
+def _middle(box: Box) -> tuple[float, float]:
+    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2

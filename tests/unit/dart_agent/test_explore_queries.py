@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -16,7 +17,8 @@ from dart_agent.explore.choosers import GreatestQChooser
 from dart_agent.explore.desktops.simulated import SimulatedApplication, SimulatedDesktop
 from dart_agent.explore.explorer import Explorer
 from dart_agent.explore.graph import KnownScreen
-from dart_agent.explore.queries.model import MAX_FAULTS, model_queries
+from dart_agent.explore.queries import model as model_module
+from dart_agent.explore.queries.model import MAX_FAULTS, MAX_MARKS, model_queries
 from dart_agent.explore.queries.rules import SPLITS, rule_queries, split_of, to_samples, write_queries
 from dart_agent.explore.queries.transitions import (
     ElementTransition,
@@ -29,7 +31,7 @@ from dart_agent.explore.settings import ExploreSettings
 from dart_agent.explore.storage.records import StoredScreen, StoredStep
 from dart_agent.explore.store import ExploreStore
 from dart_agent.explore.values import StepOutcome
-from dart_agent.grounding.samples import read_image, read_samples
+from dart_agent.grounding.samples import Box, read_image, read_samples
 from dart_agent.types import Completion, FinishReason, PolicyRequest
 from dart_envs.observations.transforms import encode_png
 from dart_envs.types import Action, ActionType, RgbImage
@@ -402,6 +404,36 @@ async def test_a_model_sees_what_the_step_of_the_click_saw(tmp_path: Path) -> No
             await model_queries(store, element_transitions([MAIN, DIALOG], [one]), Viewer(choice=2))
             assert seen[:2] == pictures
             assert set(seen[2:]) == {120}, "queries are asked about the stored picture"
+
+
+async def test_what_could_be_taken_for_an_element_has_a_mark_on_a_crowded_screen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marked: list[Sequence[Box]] = []
+
+    def note_marks(image: RgbImage, boxes: Sequence[Box]) -> RgbImage:
+        marked.append(boxes)
+        return image
+
+    monkeypatch.setattr(model_module, "draw_marks", note_marks)
+    cells = [(20 * (at % 16), 30 * (at // 16)) for at in range(80)]
+    far_twin = element("toggle button", "far twin", 300, 180, 18, 18)
+    links = [element("link", f"i{at}", x, y, 18, 18) for at, (x, y) in enumerate(cells)]
+    buttons = [element("push button", f"b{at}", x, y, 18, 18) for at, (x, y) in enumerate(cells)]
+    screens = [
+        screen_of(8, *buttons),
+        screen_of(8, *links, far_twin, element("toggle button", "target", 0, 150, 18, 18)),
+    ]
+    expected = {0: ("b79", (280.0, 120.0, 298.0, 138.0)), 1: ("target", (300.0, 180.0, 318.0, 198.0))}
+    with ExploreStore.create(tmp_path, ExploreSettings(app="x")) as store:
+        for screen in (screens[0], DIALOG):
+            store.image_path(screen.image_sha256).write_bytes(_png())
+        for number, (name, twin) in expected.items():
+            step = click(1, screens[number], name, 2, StepOutcome.NEW_SCREEN)
+            marked.clear()
+            await model_queries(store, element_transitions([screens[number], DIALOG], [step]), ScriptedAuthor(choice=1))
+            assert all(twin in boxes for boxes in marked[1:])
+            assert {len(boxes) for boxes in marked[1:]} == {MAX_MARKS}
 
 
 async def test_a_model_that_is_gone_is_not_waited_for_at_every_element(tmp_path: Path) -> None:
