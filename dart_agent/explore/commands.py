@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -274,6 +275,12 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _check_app(settings: ExploreSettings) -> None:
+    try:
+        command = shlex.split(settings.app)
+    except ValueError as error:
+        raise ConfigError(f"--app: {settings.app!r} is no command: {error}") from None
+    if not command:
+        raise ConfigError("--app: the command is blank")
     if settings.app.startswith(SIMULATED) and not settings.app.removeprefix(SIMULATED).isdecimal():
         raise ConfigError(
             f"--app: a simulated application is simulated/SEED, such as simulated/3, not {settings.app!r}"

@@ -78,6 +78,8 @@ def test_a_command_builds_the_graph_from_the_store_once(tmp_path: Path, monkeypa
         (["--vision", "sometimes"], "candidates.vision"),
         (["--resolution", "wide"], "WIDTHxHEIGHT"),
         (["--app", "simulated/x"], "simulated/SEED"),
+        (["--app", "mousepad 'notes"], "is no command: No closing quotation"),
+        (["--app", "  "], "--app: the command is blank"),
         (["--avoid", "delete ("], "'delete (' is no regular expression"),
         (["--database-url", "foo"], "--database-url is no URL of a database"),
         (["--database-url", "postgresql://me:secret@host:port/x"], "--database-url is no URL of a database"),
