@@ -154,23 +154,25 @@ class Trainer:
         rows = build_rows(batch, self.config.advantage, self.config.advantage_over, self.config.pointer)
         several_steps = self.config.epochs * self.config.minibatches > 1
         before = self._policy.copy_to_host() if several_steps else None
-        try:
-            return self._train(batch, list(rows))
-        except (BatchError, BlobError, GradientRefused) as error:
-            self._undo(before)
-            culprits = [] if isinstance(error, GradientExploded) else self._find_culprits(rows)
-            references = [
-                StepReference(rollout_id=row.rollout_id, index=row.step.index) for row in culprits if not row.imitated
-            ]
-            imitated = [row for row in culprits if row.imitated]
-            if imitated and self._imitated_rows is not None:
-                self._imitated_rows.leave_out(imitated, str(error))
-                if not references:
-                    return self.step(batch)
-            raise BatchFailed(str(error), references) from error
-        except StoreUnavailableError:
-            self._undo(before)
-            raise
+        while True:  # each time without more of the imitated rows
+            try:
+                return self._train(batch, list(rows))
+            except (BatchError, BlobError, GradientRefused) as error:
+                self._undo(before)
+                culprits = [] if isinstance(error, GradientExploded) else self._find_culprits(rows)
+                references = [
+                    StepReference(rollout_id=row.rollout_id, index=row.step.index)
+                    for row in culprits
+                    if not row.imitated
+                ]
+                imitated = [row for row in culprits if row.imitated]
+                if imitated and self._imitated_rows is not None:
+                    self._imitated_rows.leave_out(imitated, str(error))
+                if references or not imitated:
+                    raise BatchFailed(str(error), references) from error
+            except StoreUnavailableError:
+                self._undo(before)
+                raise
 
     def _undo(self, before: Mapping[str, Tensor] | None) -> None:
         """Forget the gradient, and the optimiser steps since `before` was copied."""

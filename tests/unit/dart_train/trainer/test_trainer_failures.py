@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -161,20 +163,50 @@ def test_one_bad_row_of_many_is_found_by_halves(
     assert len(calls) - passes <= passes + 2 * math.ceil(math.log2(32)), "32 rows would be as many passes one by one"
 
 
+def imitate(monkeypatch: pytest.MonkeyPatch, trainer: Trainer, steps: Sequence[StepRecord], per_update: int) -> None:
+    """Let a trainer imitate steps."""
+    imitating = {"imitation": SimpleNamespace(steps_per_update=per_update), "loss": LossSettings(sft_coefficient=0.5)}
+    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update=imitating))
+    episode = ImitatedEpisode("shown", "s/t/1", tuple(steps))
+    monkeypatch.setattr(trainer, "_imitated_rows", ImitatedRows([episode], seed=0))
+
+
 def test_an_imitated_row_that_is_to_blame_is_left_out_and_the_batch_is_trained_on(
     root: Path, model_dir: Path, loaded: LoadedModel, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = tuple(step_of(loaded, images, 900 + index, index=index) for index in range(3))
     trainer = trainer_on(root, model_dir, images)
-    imitating = {"imitation": SimpleNamespace(steps_per_update=3), "loss": LossSettings(sft_coefficient=0.5)}
-    monkeypatch.setattr(trainer, "config", trainer.config.model_copy(update=imitating))
-    monkeypatch.setattr(trainer, "_imitated_rows", ImitatedRows([ImitatedEpisode("shown", "s/t/1", steps)], seed=0))
+    imitate(monkeypatch, trainer, steps, per_update=3)
     poison_answer(monkeypatch, trainer, steps[1])
     done = trainer.step(batch)
     assert done.metrics["rows_trained"] == len(batch.rows)
     assert done.metrics["imitation_nll"] > 0
     assert {row.step.index for row in trainer._imitated(1, 0)} == {0, 2}
     assert all(bool(value.isfinite().all()) for value in weights_of(trainer).values())
+
+
+def test_a_train_step_that_begins_again_keeps_one_copy_of_what_was_before(
+    root: Path, model_dir: Path, loaded: LoadedModel, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"minibatches": 2, "optimizer": {"learning_rate": 1e-3}}
+    steps = [step_of(loaded, images, 900 + index, index=index) for index in range(4)]
+    trainer, clean = trainer_on(root, model_dir, images, **options), trainer_on(root, model_dir, images, **options)
+    for each in (trainer, clean):
+        imitate(monkeypatch, each, steps, per_update=2)
+    assert clean._imitated_rows is not None
+    clean._imitated_rows.leave_out([row for row in clean._imitated_rows.rows if row.step.index == 1], "known")
+    poison_answer(monkeypatch, trainer, steps[1])
+    copy, copies = trainer._policy.copy_to_host, []
+
+    def counted() -> dict[str, torch.Tensor]:
+        copies.append(copy())
+        return copies[-1]
+
+    monkeypatch.setattr(trainer._policy, "copy_to_host", counted)
+    trainer.step(batch)
+    clean.step(batch)
+    assert len(copies) == 1
+    assert same(weights_of(trainer), weights_of(clean)), "as if the demonstration had never been drawn"
 
 
 def test_a_gradient_above_the_bound_is_not_applied_and_blames_no_single_row(
