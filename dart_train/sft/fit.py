@@ -3,8 +3,9 @@
 Role: `fine_tune(config)` gathers episodes, trains, measures on held-out tasks, and writes a model. Rule: the policy, its optimiser, its
 sharding, its passes and its checkpoints are those of the reinforcement-learning trainer; an optimiser step depends on weights, optimiser,
 seed and its number alone, so that a killed training that is started again ends with the same bits. Every rank draws the same rows. A
-gradient that is not finite or too large is not applied; several in a row end the training, so that no broken model is written. The result
-appears under its final name only when it is complete. Non-goals: which episodes (`dart_train.imitation`).
+gradient that is not finite or too large is not applied; several in a row end the training, so that no broken model is written. Images that
+cannot be read now are waited for shortly. The result appears under its final name only when it is complete. Non-goals: which episodes
+(`dart_train.imitation`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dart_agent.data_client.image_store import BlobError, ImageReader, ImageStore
-from dart_agent.errors import ConfigError
+from dart_agent.errors import ConfigError, StoreUnavailableError
 from dart_agent.inference.checkpoint_files import resolve_checkpoint
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.metrics_file import append_metrics
-from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.clock import SYSTEM_CLOCK, block
 from dart_server.wire import Clock
 from dart_train.imitation.demonstrations import DemonstrationsUnusableError
 from dart_train.imitation.images import ImagesInOrder
@@ -48,6 +50,8 @@ REFUSED_KIND = "sft_refused"
 MAX_REFUSED_UPDATES = 5
 """In a row; after that the training ends."""
 NAMED_ROWS = 5
+IMAGE_TRIES, IMAGE_RETRY_S = 12, 5.0
+"""How often images are asked for that cannot be read now, and the time between two tries."""
 FREE_SETTINGS = {
     *("checkpoints", "metrics", "out_dir", "images", "checkpoint_every", "keep_checkpoints", "report_every"),
     *("device", "threads", "micro_batch_tokens", "share_prefixes", "image_cache_gib", "gradient_checkpointing"),
@@ -55,6 +59,7 @@ FREE_SETTINGS = {
 """What may change between two calls of one fine-tuning."""
 CARD_SETTINGS = {"epochs", "steps_per_update", "optimizer", "freeze_vision", "lora"}
 Report = Callable[[Mapping[str, Any]], None]
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -82,7 +87,11 @@ class SftResult:
 
 
 def fine_tune(
-    config: SftConfig, ranks: Ranks | None = None, report: Report = lambda line: None, clock: Clock = SYSTEM_CLOCK
+    config: SftConfig,
+    ranks: Ranks | None = None,
+    report: Report = lambda line: None,
+    clock: Clock = SYSTEM_CLOCK,
+    pause: Callable[[float], None] = block,
 ) -> SftResult:
     """Fine-tune a policy and write it to `config.out_dir`.
 
@@ -91,13 +100,14 @@ def fine_tune(
         ranks: The processes that train together; None: this one alone.
         report: Called with every metric line, on the first rank.
         clock: Clock of durations.
+        pause: Waits so many seconds between two tries to read images.
 
     Returns:
         What it did.
 
     Raises:
         DemonstrationsUnusableError: There is nothing to imitate, or some of it must not be imitated or does not fit the model, or
-            gives no gradient that can be applied.
+            gives no gradient that can be applied; or its images cannot be read now.
         ConfigError: The checkpoints are those of another fine-tuning.
         ModelNotFoundError: The start model cannot be loaded.
         FileExistsError: `out_dir` exists already.
@@ -121,9 +131,13 @@ def fine_tune(
         _check_settings(config, ranks, policy, demonstrated, successes)
         learnt, held_out = split_tasks([*demonstrated, *successes], config.held_out_fraction)
         images = ImagesInOrder((pictures, *places))
-        training = _FineTuning(config, ranks, policy, learnt, held_out, images)
+        training = _FineTuning(config, ranks, policy, learnt, held_out, images, pause)
         try:
             nll, held_out_nll = training.run(report, clock)
+        except StoreUnavailableError as error:  # some of these are a BlobError, too
+            raise DemonstrationsUnusableError(
+                f"{error}; run the same command again when it can be read: it goes on from its last checkpoint"
+            ) from error
         except (BatchError, BlobError) as error:
             raise DemonstrationsUnusableError(f"{error}: it does not fit the model {config.start_model}") from error
     return SftResult(
@@ -210,8 +224,10 @@ class _FineTuning:
         learnt: Sequence[ImitatedEpisode],
         held_out: Sequence[ImitatedEpisode],
         images: ImageReader,
+        pause: Callable[[float], None],
     ) -> None:
         self._config = config
+        self._pause = pause
         self._ranks = ranks
         self._policy = policy
         self.rows = ImitatedRows(learnt, config.seed)
@@ -236,13 +252,13 @@ class _FineTuning:
             first, before_s, nll = state.updates, state.trained_s, state.metrics["nll"]
         for update in range(first, self.updates):
             try:
-                nll, norm, rate = self._update(update)
+                nll, norm, rate = self._once_images_are_there(partial(self._update, update))
                 self._refused_in_a_row = 0
             except GradientRefused as error:
-                self._refuse(update, error)
+                self._once_images_are_there(partial(self._refuse, update, error))
             done, trained_s = update + 1, before_s + clock.monotonic() - began_s
             if done % config.report_every == 0 or done == self.updates:
-                held_out_nll = self._measure()
+                held_out_nll = self._once_images_are_there(self._measure)
                 line = {
                     "kind": METRICS_KIND,
                     "update": done,
@@ -274,6 +290,16 @@ class _FineTuning:
         else:
             self._policy.save(config.out_dir)
         return nll, held_out_nll
+
+    def _once_images_are_there(self, work: Callable[[], T]) -> T:
+        """Do something that changes nothing where images cannot be read; every rank meets the same failures."""
+        for _ in range(IMAGE_TRIES - 1):
+            try:
+                return work()
+            except StoreUnavailableError as error:
+                log.warning("the fine-tuning waits for its images: %s", error)
+            self._pause(IMAGE_RETRY_S)
+        return work()
 
     def _update(self, number: int) -> tuple[float, float, float]:
         """One optimiser step. Returns the loss, the gradient norm before clipping, and the learning rate. Raises GradientRefused."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from dart_agent.data_client.image_store import BlobError
+from dart_agent.errors import StoreUnavailableError
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.tensors import BatchError
 from dart_train.trainer.trained_policy import TrainedPolicy
@@ -67,11 +68,16 @@ def find_culprits(
 
     Returns:
         The culprits, in the order of the passes; none where rows fail only together.
+
+    Raises:
+        StoreUnavailableError: The storage of images does not answer, so that no row can be told to fail alone.
     """
 
     def fails(rows: Sequence[TrainRow]) -> bool:
         try:
             accumulate(rows)
+        except StoreUnavailableError:  # some of these are a BlobError, too
+            raise
         except (BatchError, BlobError):
             return True
         return not math.isfinite(policy.ranks.broadcast(float(policy.clip_gradient())))

@@ -3,14 +3,14 @@
 Role: `Trainer.step` turns one batch into the next version: advantages, old log-probs, clipped surrogate, AdamW. Rule: one batch is one
 train step, which raises the version by one, also with learning rate 0. A train step depends only on the batch and on `state()`, so that a
 resumed trainer does what the killed one would have done. A batch that fails changes nothing; one that fails because of
-an imitated row is trained on without that row. Non-goals: waiting for batches and publishing
-(`dart_train.trainer.process`), formulas (`dart_train.objectives`).
+an imitated row is trained on without that row. Storage of images that is away blames no row; an image that alone cannot be read for
+`UNREADABLE_WAIT_S` does. Non-goals: waiting for batches and publishing (`dart_train.trainer.process`), formulas (`dart_train.objectives`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.data_client.image_store import BlobError, BlobStorage, ImageReader
+from dart_agent.data_client.image_store import BlobError, BlobStorage, BlobUnreadableError, ImageReader
 from dart_agent.data_client.wire import Batch, StepReference, StepUse
 from dart_agent.errors import StoreUnavailableError
 from dart_envs.clock import SYSTEM_CLOCK
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 LOW_ENTROPY_REASON = "low_entropy"
 LOW_ENTROPY_TOKENS_REASON = "low_entropy_tokens"
+UNREADABLE_WAIT_S = 300.0
+"""So long after a first read error of an image that is there, the rows that show it are to blame, where other images can be read."""
 
 
 class BatchFailed(Exception):
@@ -109,6 +111,7 @@ class Trainer:
         self._ranks = ranks or Ranks()
         self._load = load
         self._imitated_rows: ImitatedRows | None = None
+        self._unreadable_since: tuple[str, float] | None = None
 
     def setup(self, start_model: str, version: int, state: TrainerState | None, updates: int = 0) -> None:
         """Load the policy.
@@ -131,6 +134,7 @@ class Trainer:
             self._imitated_rows, images = load_imitated_rows(
                 self.config.imitation, self._policy.loaded, self.config.seed, self.images
             )
+        self._images = images
         self._micro_batches = self._policy.micro_batches(images)
         self.version, self.updates = version, updates
         if state is not None:
@@ -157,9 +161,9 @@ class Trainer:
         while True:  # each time without more of the imitated rows
             try:
                 return self._train(batch, list(rows))
-            except (BatchError, BlobError, GradientRefused) as error:
+            except (BatchError, BlobError, GradientRefused, StoreUnavailableError) as error:
                 self._undo(before)
-                culprits = [] if isinstance(error, GradientExploded) else self._find_culprits(rows)
+                culprits = self._culprits(batch.batch_id, rows, error)
                 references = [
                     StepReference(rollout_id=row.rollout_id, index=row.step.index)
                     for row in culprits
@@ -170,9 +174,6 @@ class Trainer:
                     self._imitated_rows.leave_out(imitated, str(error))
                 if references or not imitated:
                     raise BatchFailed(str(error), references) from error
-            except StoreUnavailableError:
-                self._undo(before)
-                raise
 
     def _undo(self, before: Mapping[str, Tensor] | None) -> None:
         """Forget the gradient, and the optimiser steps since `before` was copied."""
@@ -180,19 +181,55 @@ class Trainer:
         if before is not None:
             self._policy.copy_back(before)
 
-    def _find_culprits(self, rows: Sequence[TrainRow]) -> list[TrainRow]:
-        """The rows of a batch, and of what its updates imitate, that fail alone; in the order in which they are given."""
+    def _culprits(self, batch_id: str, rows: Sequence[TrainRow], error: Exception) -> list[TrainRow]:
+        """The rows that made a train step fail, in the order in which they are given. Raises StoreUnavailableError where storage did."""
+        if isinstance(error, GradientExploded):
+            return []
         passes = self.config.epochs * self.config.minibatches
         tried = {row.key: row for row in rows}
         for number in range(passes):
             tried |= {row.key: row for row in self._imitated(passes, number)}
+        away = error
+        if not isinstance(error, StoreUnavailableError):
+            try:
+                return self._find_culprits(list(tried.values()))
+            except StoreUnavailableError as found:
+                away = found
+        bad = self._rows_of_bad_images(batch_id, tried.values()) if isinstance(away, BlobUnreadableError) else []
+        if not bad:
+            raise away
+        return bad
+
+    def _find_culprits(self, rows: list[TrainRow]) -> list[TrainRow]:
+        """The rows that fail alone."""
         found = find_culprits(
-            self._policy,
-            self._micro_batches.passes(list(tried.values())),
-            lambda some: self._accumulate_gradients(some, {}),
+            self._policy, self._micro_batches.passes(rows), lambda some: self._accumulate_gradients(some, {})
         )
-        order = list(tried)
+        order = [row.key for row in rows]
         return sorted(found, key=lambda row: order.index(row.key))
+
+    def _rows_of_bad_images(self, batch_id: str, rows: Collection[TrainRow]) -> list[TrainRow]:
+        """The rows with an image that has not been readable for long while others are; the same on every rank."""
+        now_s = self._clock.monotonic()
+        if self._unreadable_since is None or self._unreadable_since[0] != batch_id:
+            self._unreadable_since = (batch_id, now_s)
+        late = now_s - self._unreadable_since[1] >= UNREADABLE_WAIT_S
+        bad = self._ranks.broadcast(self._bad_images(rows) if late and self._ranks.first else set[str]())
+        return [row for row in rows if not bad.isdisjoint(row.step.image_sha256)]
+
+    def _bad_images(self, rows: Iterable[TrainRow]) -> set[str]:
+        """Hashes of the images that are there and cannot be read; none where that is so of all, because the storage is away then."""
+        shown, bad = {sha256 for row in rows for sha256 in row.step.image_sha256}, set[str]()
+        for sha256 in shown:
+            try:
+                self._images.get(sha256)
+            except BlobUnreadableError:
+                bad.add(sha256)
+            except BlobError:
+                continue  # missing or damaged, which the next train step finds
+            except StoreUnavailableError:
+                return set()
+        return set() if bad == shown else bad
 
     def _train(self, batch: Batch, rows: list[TrainRow]) -> TrainStep:
         began_s = self._clock.monotonic()

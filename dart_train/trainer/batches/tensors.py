@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dart_agent.data_client.image_store import BlobError, ImageReader
+from dart_agent.errors import StoreUnavailableError
 from dart_train.trainer.batches.image_patches import ImagePatches, ImageSizeError
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.segments import Segment
@@ -102,6 +103,7 @@ class BatchMaker:
         Raises:
             BatchError: Rows lack log-probs, do not fit the model, or do not fit their images.
             BlobError: An image is missing or damaged.
+            StoreUnavailableError: An image cannot be read now.
         """
         import torch
 
@@ -162,6 +164,8 @@ class BatchMaker:
         last = segment.rows[-1].step
         try:
             found = self._patches.get(list(zip(last.image_sha256, last.image_hw, strict=True)))
+        except StoreUnavailableError:  # some of these are a BlobError, too; no row is to blame
+            raise
         except (BlobError, ImageSizeError) as error:
             names = ", ".join(row.name for row in segment.rows)
             if isinstance(error, BlobError):

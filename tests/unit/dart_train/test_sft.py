@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import re
 import shutil
@@ -28,7 +29,7 @@ from dart_train.model.policy_model import load_model
 from dart_train.run.paths import RunPaths
 from dart_train.run.training_components import sft
 from dart_train.sft.config import SftConfig
-from dart_train.sft.fit import fine_tune, split_tasks
+from dart_train.sft.fit import IMAGE_TRIES, fine_tune, split_tasks
 from dart_train.trainer import checkpoint
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.trained_policy import TrainedPolicy
@@ -162,6 +163,30 @@ def test_a_gradient_that_is_not_finite_is_left_out_and_its_row_is_named(
     assert lines[0]["rows"] == lines[1]["rows"]
     weights = load_file(root / "poisoned" / "model" / "model.safetensors")
     assert all(bool(value.isfinite().all()) for value in weights.values())
+
+
+@pytest.mark.parametrize("failures", [2, 1000])
+def test_images_that_cannot_be_read_now_are_waited_for_shortly(
+    root: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    config, waits, left = config_of(root, f"unreadable-{failures}", epochs=1), list[float](), failures
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        nonlocal left
+        if path.is_relative_to(config.images) and left:
+            left -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    if failures > IMAGE_TRIES:
+        with pytest.raises(DemonstrationsUnusableError, match="error; run the same command again when it can be read"):
+            fine_tune(config, pause=waits.append)
+        assert len(waits) == IMAGE_TRIES - 1
+        return
+    result = fine_tune(config, pause=waits.append)
+    assert (result.refused_updates, len(waits)) == (0, failures)
 
 
 def test_updates_that_are_never_finite_end_the_training_without_a_model(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from settable_clock import SettableClock
 from trainer_harness import (
     batch_of,
+    config_of,
     same,
     step_of,
     trainer_on,
@@ -30,7 +33,7 @@ from dart_train.model.policy_model import LoadedModel
 from dart_train.objectives.settings import LossSettings
 from dart_train.trainer.batches.imitated_rows import ImitatedRows
 from dart_train.trainer.batches.rows import build_rows
-from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
+from dart_train.trainer.trainer import UNREADABLE_WAIT_S, BatchFailed, Trainer, TrainStep
 from dart_train.types import TrainBatch
 
 
@@ -50,6 +53,66 @@ def test_storage_of_images_that_is_away_blames_no_row(
         trainer.step(batch)
     away = False
     assert trainer.step(batch).version == 1, "the same batch is trained on later"
+
+
+def fail_reads(monkeypatch: pytest.MonkeyPatch, fails: Callable[[Path], bool]) -> None:
+    """Let the disk fail when it reads some files."""
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if fails(path):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+
+def test_a_read_error_that_passes_blames_no_row(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, failures = trainer_on(root, model_dir, images), [True]
+    fail_reads(monkeypatch, lambda path: bool(failures) and failures.pop())
+    with pytest.raises(StoreUnavailableError, match=r"cannot be read: .*Input/output error"):
+        trainer.step(batch)
+    assert trainer.step(batch).version == 1, "the same batch is trained on later"
+
+
+def test_a_read_error_while_culprits_are_searched_blames_no_row(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_on(root, model_dir, images, micro_batch_tokens=1, image_cache_gib=0)
+    away = iter([False] * len(batch.rows) + [True])
+    poison_answer(monkeypatch, trainer, batch.rows[3].step.to_value())
+    fail_reads(monkeypatch, lambda path: next(away, False))
+    with pytest.raises(StoreUnavailableError, match="Input/output error"):
+        trainer.step(batch)
+    with pytest.raises(BatchFailed) as failure:
+        trainer.step(batch)
+    assert [culprit.index for culprit in failure.value.culprits] == [batch.rows[3].step.index]
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_an_image_that_alone_cannot_be_read_for_long_is_to_blame(
+    root: Path, model_dir: Path, images: ImageStore, batch: Batch, monkeypatch: pytest.MonkeyPatch, everywhere: bool
+) -> None:
+    clock = SettableClock()
+    trainer = Trainer(config_of(root, model_dir, image_cache_gib=0), images, clock)
+    trainer.setup(str(model_dir), 0, None)
+    row = batch.rows[2]
+    (bad,) = row.step.image_sha256
+    fail_reads(monkeypatch, lambda path: everywhere or path.stem == bad)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            trainer.step(batch)
+    clock.now_s = UNREADABLE_WAIT_S
+    if everywhere:
+        with pytest.raises(StoreUnavailableError):
+            trainer.step(batch)
+        return
+    with pytest.raises(BatchFailed, match="Input/output error") as failure:
+        trainer.step(batch)
+    (culprit,) = failure.value.culprits
+    assert (culprit.rollout_id, culprit.index) == (row.rollout_id, row.step.index)
 
 
 def test_storage_that_goes_away_between_optimiser_steps_leaves_nothing_changed(
