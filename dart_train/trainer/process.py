@@ -4,7 +4,8 @@ Role: the order in which a kill at any moment loses nothing that was stored: che
 then the end of the batch. What was not reached is done first after a restart, and each of these may be repeated. Rule: a version number is
 used once: after a restart from weights that are older than the newest version they are published again under a new number, so that the
 rollouts follow them. A batch that cannot be trained on is reported with its cause; after several in a row training ends. The current
-train step is finished and saved on SIGTERM; an answer of the data manager, which may be gone, is then waited for only shortly.
+train step is finished and saved on SIGTERM; an answer of the data manager, which may be gone, is then waited for only shortly, and images
+not at all.
 Non-goals: the train step itself (`dart_train.trainer.trainer`).
 """
 
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class _StopRequested(Exception):
-    """A signal stopped the process while it waited for the data manager."""
+    """A signal stopped the process while it waited for the data manager, or for images."""
 
 
 class TrainingStopped(Exception):
@@ -220,13 +221,25 @@ class TrainerProcess:
         self.trainer.setup(start_model, version, state, updates)
 
     async def _step_when_images_are_there(self, batch: Batch) -> TrainStep:
-        """Do a train step, again and again while the storage of images does not answer."""
+        """Do a train step, again and again while the storage of images does not answer; raises _StopRequested where it is to stop."""
         while True:
             try:
                 return await asyncio.to_thread(self._step, batch)
             except StoreUnavailableError as error:
                 log.warning("batch %s waits for its images: %s", batch.batch_id, error)
-                await self._clock.sleep(IMAGES_RETRY_S)
+            await asyncio.to_thread(self._save_now)  # the step changed nothing, and the wait may be long
+            if await self._stops_within(IMAGES_RETRY_S):
+                raise _StopRequested
+
+    async def _stops_within(self, delay_s: float) -> bool:
+        """Wait, and end at once where the process is to stop. Returns whether it is."""
+        waiting = asyncio.create_task(self.stopping.wait())
+        try:
+            await wait_first(self._clock, delay_s, [waiting])
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        return self.stopping.is_set()
 
     def _step(self, batch: Batch) -> TrainStep:
         announce(self._ranks, "step", batch)

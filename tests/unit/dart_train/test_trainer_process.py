@@ -160,6 +160,44 @@ async def test_a_batch_waits_while_the_storage_of_images_is_away(
     assert harness.client.failures == []
 
 
+async def test_a_trainer_that_waits_for_images_saves_first_and_stops_at_once(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = TrainerProcess(
+        harness.config.model_copy(update={"checkpoint_every": 10}), cast(DataManagerClient, harness.client)
+    )
+    step, saved = Trainer.step, list[bool]()
+
+    def away_after_the_second(trainer: Trainer, batch: Batch) -> TrainStep:
+        if trainer.updates < 2:
+            return step(trainer, batch)
+        saved.append((harness.config.checkpoints / "update00000002").exists())
+        if len(saved) == 2:
+            running.stopping.set()
+        raise StoreUnavailableError("the bucket does not answer")
+
+    monkeypatch.setattr(Trainer, "step", away_after_the_second)
+    monkeypatch.setattr(process, "IMAGES_RETRY_S", 0.0)
+    assert await asyncio.wait_for(running.run(), 600) is False
+    assert saved == [False, True], "no signal is needed to save what was done"
+
+
+async def test_a_signal_ends_the_wait_for_images(harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = TrainerProcess(harness.config, cast(DataManagerClient, harness.client))
+
+    def away(trainer: Trainer, batch: Batch) -> TrainStep:
+        asyncio.run_coroutine_threadsafe(stop(), loop)
+        raise StoreUnavailableError("the bucket does not answer")
+
+    async def stop() -> None:
+        running.stopping.set()
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(Trainer, "step", away)
+    monkeypatch.setattr(process, "IMAGES_RETRY_S", 3600.0)
+    assert await asyncio.wait_for(running.run(), 600) is False
+
+
 async def test_a_published_version_has_a_model_card_without_paths_of_the_host(harness: TrainerHarness) -> None:
     await harness.run(max_updates=1)
     card = (harness.config.weights / "v1" / "README.md").read_text()
