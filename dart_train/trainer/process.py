@@ -3,10 +3,9 @@
 Role: the order in which a kill at any moment loses nothing that was stored: checkpoint, then weights, then the registration of the version,
 then the end of the batch. What was not reached is done first after a restart, and each of these may be repeated. Rule: a version number is
 used once: after a restart from weights that are older than the newest version they are published again under a new number, so that the
-rollouts follow them. A batch that cannot be trained on is reported with its cause; after several in a row training ends. The current
-train step is finished and saved on SIGTERM; an answer of the data manager, which may be gone, is then waited for only shortly, and images
-not at all.
-Non-goals: the train step itself (`dart_train.trainer.trainer`).
+rollouts follow them. A batch that cannot be trained on is reported with its cause; after several in a row training ends, and what was
+trained is saved. The current train step is finished and saved on SIGTERM; an answer of the data manager, which may be gone, is then waited
+for only shortly, and images not at all. Non-goals: the train step itself (`dart_train.trainer.trainer`).
 """
 
 from __future__ import annotations
@@ -125,9 +124,10 @@ class TrainerProcess:
                     break
         except _StopRequested:
             stopped = True
-        self._save_now()
-        if self._began_s is not None:
-            self._checkpoints.save_trained_s(self._trained_s())
+        except TrainingStopped:
+            self._save_end()
+            raise
+        self._save_end()
         return not stopped
 
     async def _ask(self, call: Coroutine[Any, Any, T], last_s: float = LAST_ANSWER_S) -> T:
@@ -310,6 +310,12 @@ class TrainerProcess:
     def _trained_s(self) -> float:
         began_s = self._clock.monotonic() if self._began_s is None else self._began_s
         return self._trained_before_s + self._clock.monotonic() - began_s
+
+    def _save_end(self) -> None:
+        """Save what the next start goes on from."""
+        self._save_now()
+        if self._began_s is not None:
+            self._checkpoints.save_trained_s(self._trained_s())
 
     def _save_now(self) -> None:
         if self._unsaved is not None:

@@ -456,6 +456,29 @@ async def test_training_ends_with_one_sentence_after_several_failed_batches_in_a
     assert harness.client.calls == ["publish 0"]
 
 
+async def test_training_that_cannot_go_on_saves_what_it_did(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, clock = Trainer.step, SettableClock()
+
+    def fail_after_the_second(trainer: Trainer, batch: Batch) -> TrainStep:
+        clock.now_s += 60.0
+        if trainer.updates < 2:
+            return step(trainer, batch)
+        raise BatchFailed("the gradient of update 3 is not finite", [])
+
+    monkeypatch.setattr(Trainer, "step", fail_after_the_second)
+    config = harness.config.model_copy(update={"max_failed_batches": 1, "checkpoint_every": 10})
+    with pytest.raises(TrainingStopped):
+        await TrainerProcess(config, cast(DataManagerClient, harness.client), clock).run()
+    store = CheckpointStore(harness.config.checkpoints, keep=1)
+    assert (store.updates(), store.trained_s()) == (2, 180.0)
+    harness.client.calls.clear()
+    process = await harness.run(checkpoint_every=10)
+    assert harness.client.calls == ["publish 2", "done 2"], "no version is lost"
+    assert process.trainer.updates == 2
+
+
 async def test_without_a_checkpoint_training_goes_on_from_what_was_published(harness: TrainerHarness) -> None:
     await harness.run(max_updates=2)
     shutil.rmtree(harness.config.checkpoints)
