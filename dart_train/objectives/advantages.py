@@ -37,6 +37,10 @@ AdvantageFunction = Callable[[NDArray[np.float64], NDArray[np.float64] | None], 
 """From the rewards [G] of a group, and the number of steps of each member [G] where the advantages are over steps, to advantages [G]."""
 
 
+class AdvantageError(ValueError):
+    """A formula of one's own failed, or gave other than a finite number for each member; the message says for which rewards."""
+
+
 @cache
 def load_advantage(name: str) -> AdvantageFunction:
     """Load a formula of one's own.
@@ -80,7 +84,8 @@ def group_advantages(
 
     Raises:
         ValueError: The group has fewer than two members, `leave_one_out` is asked for over steps, or a function of one's own cannot be
-            loaded or gives other than G finite numbers.
+            loaded.
+        AdvantageError: A function of one's own fails, or gives other than G finite numbers.
     """
     rewards = np.asarray(rewards_G, dtype=np.float64)
     if rewards.ndim != 1 or rewards.size < 2:
@@ -105,9 +110,15 @@ def group_advantages(
 def _own_advantages(
     name: str, rewards_G: NDArray[np.float64], steps_G: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    found = np.asarray(load_advantage(name)(rewards_G.copy(), steps_G), dtype=np.float64)
+    function = load_advantage(name)
+    try:
+        found = np.asarray(function(rewards_G.copy(), steps_G), dtype=np.float64)
+    except Exception as error:
+        raise AdvantageError(
+            f"the advantage {name!r} failed for the rewards {rewards_G.tolist()}: {type(error).__name__}: {error}"
+        ) from error
     if found.shape != rewards_G.shape or not np.isfinite(found).all():
-        raise ValueError(
+        raise AdvantageError(
             f"the advantage {name!r} gave {found.tolist()} for the rewards {rewards_G.tolist()}: let it give a finite number for each"
         )
     return found

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from dart_agent.errors import StoreUnavailableError
+from dart_train.objectives.advantages import AdvantageError
 from dart_train.trainer.checkpoint import CheckpointStore
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.trainer import BatchFailed, Trainer, TrainStep
@@ -48,5 +49,7 @@ def follow(trainer: Trainer, checkpoints: CheckpointStore, ranks: Ranks) -> None
         if call == "checkpoint":
             checkpoints.save(trainer.state(TrainStep(trainer.version, {}, ()), "", 0.0))
         else:
-            with suppress(BatchFailed, StoreUnavailableError):  # rank 0 reports it, or announces the step again
+            with suppress(
+                BatchFailed, StoreUnavailableError, AdvantageError
+            ):  # rank 0 reports it, tries again, or ends
                 getattr(trainer, call)(*args)

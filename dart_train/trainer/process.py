@@ -31,6 +31,7 @@ from dart_server.wire import Clock
 from dart_train.model.model_card import write_model_card
 from dart_train.model.policy_model import ModelLoader, load_model
 from dart_train.model.weights import PolicyVersionStore, TrainingOrigin
+from dart_train.objectives.advantages import AdvantageError
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.follower import announce, follow
@@ -98,7 +99,7 @@ class TrainerProcess:
             False where it was stopped before.
 
         Raises:
-            TrainingStopped: Too many batches in a row cannot be trained on.
+            TrainingStopped: Too many batches in a row cannot be trained on, or a formula of one's own gives no advantages.
         """
         stopped = False
         try:
@@ -189,13 +190,15 @@ class TrainerProcess:
             What the train step did; None where the batch cannot be trained on.
 
         Raises:
-            TrainingStopped: Too many batches in a row cannot be trained on.
+            TrainingStopped: Too many batches in a row cannot be trained on, or a formula of one's own gives no advantages.
         """
         try:
             done = await self._step_when_images_are_there(batch)
         except BatchFailed as failure:
             await self._report_failure(batch, failure)
             return None
+        except AdvantageError as error:  # another start would meet the same batch
+            raise TrainingStopped(f"{error}; start the run again then: it goes on with this batch") from error
         lag = _lag(batch, self._clock.time())
         if self._digest is not None and self._lineage[-1:] != [self._digest]:
             self._lineage = [*self._lineage, self._digest]

@@ -26,6 +26,7 @@ from dart_envs.clock import SYSTEM_CLOCK
 from dart_server.wire import Clock
 from dart_train.metrics import summarize_step
 from dart_train.model.policy_model import ModelLoader, load_model
+from dart_train.objectives.advantages import AdvantageError
 from dart_train.trainer.batches.imitated_rows import ImitatedRows, load_imitated_rows
 from dart_train.trainer.batches.rows import (
     StepKey,
@@ -154,8 +155,9 @@ class Trainer:
             BatchFailed: A row cannot be trained on as it was sampled, or the gradient is not finite or above `max_grad_norm`; nothing has
                 changed.
             StoreUnavailableError: The storage of images does not answer; nothing has changed.
+            AdvantageError: A formula of one's own gives no advantages for a group; on every rank.
         """
-        rows = build_rows(batch, self.config.advantage, self.config.advantage_over, self.config.pointer)
+        rows = self._rows(batch)
         several_steps = self.config.epochs * self.config.minibatches > 1
         before = self._policy.copy_to_host() if several_steps else None
         while True:  # each time without more of the imitated rows
@@ -174,6 +176,18 @@ class Trainer:
                     self._imitated_rows.leave_out(imitated, str(error))
                 if references or not imitated:
                     raise BatchFailed(str(error), references) from error
+
+    def _rows(self, batch: Batch) -> list[TrainRow]:
+        """The rows of a batch with their advantages."""
+        rows, failure = list[TrainRow](), None
+        try:
+            rows = build_rows(batch, self.config.advantage, self.config.advantage_over, self.config.pointer)
+        except AdvantageError as error:
+            failure = error
+        for found in self._ranks.gather(failure):
+            if found is not None:
+                raise found
+        return rows
 
     def _undo(self, before: Mapping[str, Tensor] | None) -> None:
         """Forget the gradient, and the optimiser steps since `before` was copied."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from dart_train.objectives.advantages import AdvantageError
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.follower import announce, follow
 from dart_train.trainer.ranks import Ranks
@@ -26,7 +27,7 @@ class FakeRanks:
 
 
 class FakeTrainer:
-    """Remembers its calls; the batch `bad` cannot be trained on."""
+    """Remembers its calls; the batch `bad` cannot be trained on, and `odd` has no advantages."""
 
     version = 3
 
@@ -40,6 +41,8 @@ class FakeTrainer:
         self.calls.append(("step", batch))
         if batch == "bad":
             raise BatchFailed("not finite", [])
+        if batch == "odd":
+            raise AdvantageError("the advantage 'own:nan' gave [nan]")
 
     def save(self, directory: Path) -> None:
         self.calls.append(("save", directory))
@@ -60,11 +63,12 @@ def test_a_follower_does_what_rank_0_announces_and_survives_a_batch_that_fails()
     trainer, store = FakeTrainer(), FakeStore()
     script = [
         ("setup", ("model", 0, None, 0)), ("step", ("bad",)), ("step", ("good",)), ("checkpoint", ()),
-        ("save", (Path("v1"),)), ("end", ()),
+        ("save", (Path("v1"),)), ("step", ("odd",)), ("end", ()),
     ]  # fmt: skip
     ranks = cast(Ranks, FakeRanks(script))
     follow(cast(Trainer, trainer), cast(CheckpointStore, store), ranks)
-    assert trainer.calls == [("setup", "model", 0, None, 0), ("step", "bad"), ("step", "good"), ("save", Path("v1"))]
+    steps = [("step", "bad"), ("step", "good"), ("save", Path("v1")), ("step", "odd")]
+    assert trainer.calls == [("setup", "model", 0, None, 0), *steps]
     assert [state.updates for state in store.saved] == [3]
     assert script == []
 

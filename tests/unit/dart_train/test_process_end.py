@@ -37,6 +37,7 @@ def test_a_full_gpu_is_one_sentence_with_the_settings_to_lower() -> None:
     [
         (torch.OutOfMemoryError(GPU_SAID), "trainer: the training does not fit into the memory of the GPU"),
         (ConfigError("train.lora_targets names qkv"), "trainer: train.lora_targets names qkv"),
+        (process.TrainingStopped("the advantage 'own:nan' gave [nan]"), "trainer: the advantage 'own:nan' gave [nan]"),
     ],
 )
 def test_the_trainer_refuses_what_would_fail_again(

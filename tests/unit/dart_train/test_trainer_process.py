@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from settable_clock import SettableClock
 from trainer_harness import batch_of, config_of, tiny_model
 
@@ -477,6 +481,27 @@ async def test_training_that_cannot_go_on_saves_what_it_did(
     process = await harness.run(checkpoint_every=10)
     assert harness.client.calls == ["publish 2", "done 2"], "no version is lost"
     assert process.trainer.updates == 2
+
+
+async def test_a_formula_of_ones_own_that_fails_ends_training_in_one_sentence(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = ModuleType("own_advantages")
+    calls: list[int] = []
+
+    def nan_for_the_second(rewards_G: NDArray[np.float64], steps_G: object) -> NDArray[np.float64]:
+        calls.append(len(calls))
+        return rewards_G - (np.nan if len(calls) == 2 else 0.0)
+
+    monkeypatch.setattr(own, "formula", nan_for_the_second, raising=False)
+    monkeypatch.setitem(sys.modules, "own_advantages", own)
+    sentence = r"^the advantage 'own_advantages:formula' gave \[nan, nan\] for the rewards .*; start the run again then: it goes on"
+    with pytest.raises(TrainingStopped, match=sentence):
+        await harness.run(advantage="own_advantages:formula", checkpoint_every=10)
+    assert harness.client.failures == [], "the batch is not to blame"
+    assert CheckpointStore(harness.config.checkpoints, keep=1).updates() == 1
+    await harness.run(advantage="own_advantages:formula", checkpoint_every=10)
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
 
 
 async def test_without_a_checkpoint_training_goes_on_from_what_was_published(harness: TrainerHarness) -> None:

@@ -15,7 +15,7 @@ from reference_objectives import advantages, aggregate_by_trajectory
 from trainer_harness import batch_of_members
 
 from dart_train.config import TrainSection
-from dart_train.objectives.advantages import EPSILON, group_advantages, load_advantage
+from dart_train.objectives.advantages import EPSILON, AdvantageError, group_advantages, load_advantage
 from dart_train.objectives.aggregation import Denominators, aggregate
 from dart_train.objectives.settings import AdvantageOver, Aggregation, LossSettings
 from dart_train.trainer.batches.rows import TrainRow, build_rows, select_steps, select_tokens
@@ -147,6 +147,7 @@ def test_an_advantage_that_cannot_be_taken_is_refused(monkeypatch: pytest.Monkey
         CONSTANT=3,
         short=lambda rewards_G, steps_G: rewards_G[:1],
         holes=lambda rewards_G, steps_G: rewards_G / 0,
+        fails=lambda rewards_G, steps_G: {}[0.0],
     )
     for name, reason in (
         (
@@ -160,8 +161,10 @@ def test_an_advantage_that_cannot_be_taken_is_refused(monkeypatch: pytest.Monkey
         with pytest.raises(ValueError, match=reason):
             TrainSection(advantage=name)
     for name in ("short", "holes"):
-        with np.errstate(all="ignore"), pytest.raises(ValueError, match="let it give a finite number for each"):
+        with np.errstate(all="ignore"), pytest.raises(AdvantageError, match="let it give a finite number for each"):
             group_advantages([1.0, 0.0], f"my_advantages:{name}")
+    with pytest.raises(AdvantageError, match=r"failed for the rewards \[1.0, 0.0\]: KeyError"):
+        group_advantages([1.0, 0.0], "my_advantages:fails")
 
 
 KINDS: tuple[tuple[str, AdvantageOver], ...] = (
