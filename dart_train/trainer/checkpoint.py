@@ -158,14 +158,18 @@ class CheckpointStore:
             trained_s: Seconds since training began.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / "trained_s.tmp"
-        temporary.write_text(f"{trained_s:.1f}\n", encoding="ascii")
-        os.replace(temporary, self.root / "trained_s")
+        replace_synced(self.root / "trained_s", f"{trained_s:.1f}\n")
 
     def trained_s(self) -> float:
-        """Return the seconds that were noted last; 0 where none were."""
+        """Return the seconds that were noted last; 0 where none were, or the note cannot be read."""
         path = self.root / "trained_s"
-        return float(path.read_text(encoding="ascii")) if path.exists() else 0.0
+        try:
+            return float(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return 0.0
+        except ValueError as error:
+            log.warning("%s cannot be read (%s): the time of training before it is not known", path, error)
+            return 0.0
 
     def updates(self) -> int:
         """Return the train steps of the newest state; 0 where there is none."""
@@ -231,6 +235,19 @@ def _one_process_is_meant() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         yield
+
+
+def replace_synced(path: Path, text: str) -> None:
+    """Write a file, or replace it, so that a power cut leaves its whole content before or after.
+
+    Args:
+        path: The file; its folder exists.
+        text: The new content.
+    """
+    temporary = path.with_name(f"{path.name}.tmp")
+    _write_synced(temporary, text)
+    os.replace(temporary, path)
+    sync_path(path.parent)
 
 
 def _write_synced(path: Path, text: str) -> None:

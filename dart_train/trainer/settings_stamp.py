@@ -7,11 +7,15 @@ decide, and what a difference leads to.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dart_train.trainer.checkpoint import replace_synced
+
 _SETTINGS = "settings.json"
+log = logging.getLogger(__name__)
 
 
 def changed_settings(
@@ -22,7 +26,7 @@ def changed_settings(
     Args:
         checkpoints: The folder of the states.
         decides: Settings by name, as JSON has them.
-        resumes: Whether there is a state to go on from. States without a note agree with everything.
+        resumes: Whether there is a state to go on from. States without a note, or with one that cannot be read, agree with everything.
         unwritten: Values of settings that a note may lack.
 
     Returns:
@@ -30,10 +34,12 @@ def changed_settings(
     """
     file = checkpoints / _SETTINGS
     if resumes and file.exists():
-        before = {**(unwritten or {}), **json.loads(file.read_text(encoding="utf-8"))}
-        return sorted(key for key in {*before, *decides} if before.get(key) != decides.get(key))
+        try:
+            before = {**(unwritten or {}), **json.loads(file.read_text(encoding="utf-8"))}
+        except ValueError as error:
+            log.warning("%s cannot be read (%s): the settings of the states beside it are not known", file, error)
+        else:
+            return sorted(key for key in {*before, *decides} if before.get(key) != decides.get(key))
     checkpoints.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(decides, indent=2) + "\n", encoding="utf-8")
-    partial.replace(file)
+    replace_synced(file, json.dumps(decides, indent=2) + "\n")
     return []

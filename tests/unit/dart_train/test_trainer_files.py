@@ -18,6 +18,7 @@ from dart_train.model.policy_model import load_model
 from dart_train.model.weights import PolicyVersionStore
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
 from dart_train.trainer.policy import PolicyWriter
+from dart_train.trainer.settings_stamp import changed_settings
 
 
 def state_of(updates: int) -> TrainerState:
@@ -55,6 +56,49 @@ def test_a_damaged_checkpoint_falls_back_and_old_ones_go(tmp_path: Path, damage:
     assert again is not None
     assert again.updates == 3
     assert CheckpointStore(tmp_path / "none", keep=1).latest() is None
+
+
+@pytest.mark.parametrize("content", ["", "12", "\0\0\0\0"])
+def test_a_note_of_the_time_that_a_power_cut_damaged_is_none(tmp_path: Path, content: str) -> None:
+    store = CheckpointStore(tmp_path, keep=1)
+    assert store.trained_s() == 0.0
+    store.save_trained_s(75.26)
+    assert store.trained_s() == 75.3
+    assert [path.name for path in tmp_path.iterdir()] == ["trained_s"]
+    (tmp_path / "trained_s").write_text(content)
+    assert store.trained_s() == (12.0 if content == "12" else 0.0)
+
+
+def test_notes_beside_checkpoints_are_synced_before_they_have_their_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def noted_sync(handle: int) -> None:
+        sync(handle)
+        done.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+
+    def noted_replace(source: Path, target: Path) -> None:
+        replace(source, target)
+        done.append(f"replace {target.name}")
+
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "replace", noted_replace)
+    folder = tmp_path / "states"
+    CheckpointStore(folder, keep=1).save_trained_s(1.0)
+    assert changed_settings(folder, {"seed": 0}, resumes=False) == []
+    assert done == [
+        step
+        for name in ("trained_s", "settings.json")
+        for step in (f"sync {name}.tmp", f"replace {name}", "sync states")
+    ]
+
+
+def test_settings_that_cannot_be_read_agree_with_everything_and_are_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text("")
+    assert changed_settings(tmp_path, {"seed": 0}, resumes=True) == []
+    assert changed_settings(tmp_path, {"seed": 1}, resumes=True) == ["seed"]
 
 
 class PickledCall:
