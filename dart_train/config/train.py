@@ -84,7 +84,7 @@ class TrainSection(StrictModel):
         processes: Processes that share parameters and batches (FSDP2, started by torchrun): the number of GPUs to train on.
         devices: Numbers of the GPUs that train, among those that the run sees, one per process; None: from the first one on.
         threads: CPU threads of each.
-        checkpoint_every: Train steps per checkpoint.
+        checkpoint_every: Train steps per checkpoint; a run has one of its first train step, too.
         keep_checkpoints: Newest checkpoints that are kept; a run goes on from the one before where the newest is damaged.
         keep_versions: Newest published versions that are kept, beside the best ones (`eval.keep_best`).
         max_failed_batches: Batches that fail one after the other until the run ends.

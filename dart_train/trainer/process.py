@@ -88,6 +88,7 @@ class TrainerProcess:
         self._began_s: float | None = None
         self._trained_before_s = 0.0
         self._unsaved: TrainerState | None = None
+        self._has_state = False
         self._digest: str | None = None
         self._published_bytes = 0
         self._lineage: list[str] = []
@@ -154,6 +155,7 @@ class TrainerProcess:
         self._checkpoints.remove_partial()
         self._weights.remove_above(newest.version)
         state = self._checkpoints.latest()
+        self._has_state = state is not None
         if state is None:
             # Version 0 may be a published version of another run.
             origin = TrainingOrigin.read(Path(newest.path)) if newest.version else TrainingOrigin()
@@ -204,7 +206,8 @@ class TrainerProcess:
             self._lineage = [*self._lineage, self._digest]
         save_began_s = self._clock.monotonic()
         state = self._unsaved = self.trainer.state(done, batch.batch_id, self._trained_s(), self._lineage)
-        if self.trainer.updates % self._config.checkpoint_every == 0:
+        # Without any state nobody would report this batch after a kill, and it would be trained on again, on top of itself.
+        if not self._has_state or self.trainer.updates % self._config.checkpoint_every == 0:
             await asyncio.to_thread(self._save_now)
         await self._publish()
         published_s = self._clock.monotonic() - save_began_s
@@ -324,7 +327,7 @@ class TrainerProcess:
         if self._unsaved is not None:
             announce(self._ranks, "checkpoint")
             self._checkpoints.save(self._unsaved)
-            self._unsaved = None
+            self._unsaved, self._has_state = None, True
 
 
 def _lag(batch: Batch, now_s: float) -> dict[str, float]:

@@ -333,6 +333,22 @@ async def test_what_was_not_reached_is_done_first_after_a_kill(harness: TrainerH
     assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
 
 
+async def test_the_first_batch_is_trained_on_once_also_with_rare_checkpoints(
+    harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, stepped = Trainer.step, list[str]()
+
+    def noted_step(trainer: Trainer, batch: Batch) -> TrainStep:
+        stepped.append(batch.batch_id)
+        return step(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "step", noted_step)
+    await harness.killed(at="done 1", checkpoint_every=2)
+    await harness.run(checkpoint_every=2)
+    assert stepped == ["b0", "b1", "b2"]
+    assert harness.client.done == {"b0": 1, "b1": 2, "b2": 3}
+
+
 async def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(
     harness: TrainerHarness, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -533,7 +549,8 @@ async def test_adapters_are_versions_of_the_start_model(harness: TrainerHarness)
 
 async def test_rare_checkpoints_still_save_the_last_round(harness: TrainerHarness) -> None:
     await harness.run(checkpoint_every=10)
-    assert [path.name for path in harness.config.checkpoints.glob("update*")] == ["update00000003"]
+    saved = sorted(path.name for path in harness.config.checkpoints.glob("update*"))
+    assert saved == ["update00000001", "update00000003"], "the first one, so that every later kill finds a state"
 
 
 async def test_the_time_limit_counts_over_restarts(harness: TrainerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
