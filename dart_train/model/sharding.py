@@ -1,10 +1,10 @@
 """Parameters, gradients and optimiser state divided among processes (FSDP2).
 
 Role: `ShardedModel` divides a model, layer by layer, and runs what uses it; `clip_gradients` bounds gradients of which some are shards.
-Rule: parameters that are updated are float32 at least, and bfloat16 is only what layers compute in. Gradients are averaged over the
-processes, so that a loss is multiplied by their number before `backward`. Every process runs its layers in the same order and equally
-often, also those of the vision tower. Non-goals: tensor parallelism, modules that every process holds whole
-(`dart_train.trainer.replicas`).
+Rule: parameters that are updated are float32 at least, and bfloat16 is only what layers compute in; where they compute in float32, frozen
+parameters are float32, too. Gradients are averaged over the processes, so that a loss is multiplied by their number before `backward`.
+Every process runs its layers in the same order and equally often, also those of the vision tower. Non-goals: tensor parallelism, modules
+that every process holds whole (`dart_train.trainer.replicas`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class ShardedModel(nn.Module):
 
     Args:
         model: A transformers model of the Qwen-VL families, on the CPU or on the GPU of this process. It may be loaded in bfloat16, the
-            type of published checkpoints, which takes half of the memory: what is trained becomes float32, layer by layer.
+            type of published checkpoints, which takes half of the memory: what is trained becomes float32, layer by layer, and so does
+            what is frozen where layers do not compute in bfloat16.
         device: cpu or cuda.
         bfloat16: Whether layers compute in bfloat16.
     """
@@ -47,7 +48,7 @@ class ShardedModel(nn.Module):
         )
         backbone = model.model
         for part in (*backbone.visual.blocks, *backbone.language_model.layers, self):
-            _update_in_float32(part)
+            widen(part, frozen=not bfloat16)
             fully_shard(part, mesh=mesh, mp_policy=precision)
         for config in (model.config, model.config.text_config, model.config.vision_config):
             config.dtype = model.lm_head.weight.dtype  # that of what is trained and saved
@@ -98,9 +99,15 @@ class ShardedModel(nn.Module):
         return found
 
 
-def _update_in_float32(module: nn.Module) -> None:
+def widen(module: nn.Module, *, frozen: bool) -> None:
+    """Turn bfloat16 parameters into float32 ones, in place.
+
+    Args:
+        module: Their module.
+        frozen: Whether those without gradient, too.
+    """
     for parameter in module.parameters():
-        if parameter.requires_grad and parameter.dtype == torch.bfloat16:
+        if (frozen or parameter.requires_grad) and parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()
 
 

@@ -84,15 +84,16 @@ def test_two_processes_train_the_adapter_that_one_trains_and_go_on_alone(root: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("adapter", "rounded"),
-    [({}, False), ({}, True), ({"lora": {"rank": 4}}, False)],
+    ("options", "rounded"),
+    [({}, False), ({"freeze_vision": True}, True), ({"lora": {"rank": 4}}, False)],
     ids=["all", "loaded-in-bfloat16", "adapter"],
 )
 def test_two_processes_train_the_action_head_that_one_trains(
-    root: Path, adapter: dict[str, Any], rounded: bool
+    root: Path, options: dict[str, Any], rounded: bool
 ) -> None:
-    """A published checkpoint is loaded in its own type where processes share it, and trained in float32."""
-    folder = root / ("adapted" if adapter else f"pointing-{rounded}")
+    """A published checkpoint is loaded in its own type where processes share it, and trained in float32, with what is frozen of it."""
+    adapted = "lora" in options
+    folder = root / ("adapted" if adapted else f"pointing-{rounded}")
     model = small_model("qwen3_vl", folder, offset_parts=2)
     model.save(folder / "model")
     if rounded:
@@ -104,7 +105,7 @@ def test_two_processes_train_the_action_head_that_one_trains(
     alone, together = (
         config_of(
             folder / name, folder / "model", images=root / "images", pointer=True, micro_batch_tokens=70,
-            optimizer={"learning_rate": 1e-3, "grad_clip": 0.5}, **adapter,
+            optimizer={"learning_rate": 1e-3, "grad_clip": 0.5}, **options,
         )
         for name in ("alone", "together")
     )  # fmt: skip
@@ -116,6 +117,6 @@ def test_two_processes_train_the_action_head_that_one_trains(
     assert config_files[0] == config_files[1]
     parts = stored_parts(together.checkpoints / "update00000001")
     backbone = {len(parts[name]) for name in parts if "language_model" in name and name.startswith("model.")}
-    assert backbone == ({1} if adapter else {2}), "all of a backbone is sharded, and an adapter is not"
+    assert backbone == ({1} if adapted else {2}), "all of a backbone is sharded, and an adapter is not"
     assert {len(parts[name]) for name in parts if "pointer_head" in name and name.startswith("model.")} == {1}
     assert any("pointer_head" in name for name in changed(published(together, 1), start)["found"])

@@ -23,7 +23,7 @@ from dart_agent.data_client.wire import Batch, VersionRecord
 from dart_agent.inference.weights.digest import weights_digest
 from dart_agent.types import StepRecord
 from dart_train.model.policy_model import LoadedModel, load_model
-from dart_train.model.sharding import split_shards
+from dart_train.model.sharding import split_shards, widen
 from dart_train.trainer.batches.rows import build_rows
 from dart_train.trainer.config import TrainerConfig
 from dart_train.trainer.follower import announce
@@ -89,6 +89,16 @@ def train(
         announce(ranks, "end")
     else:
         run_follower(settings, ranks, load_double)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_frozen_is_widened_where_layers_compute_in_float32(frozen: bool) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).to(torch.bfloat16)
+    module[0].requires_grad_(False)
+    widen(module, frozen=frozen)
+    assert module[0].weight.dtype == (torch.float32 if frozen else torch.bfloat16)
+    assert (module[1].weight.dtype, module[1].weight.requires_grad) == (torch.float32, True)
+    assert not module[0].weight.requires_grad
 
 
 def load_double(*args: Any, **options: Any) -> LoadedModel:
