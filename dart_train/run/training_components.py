@@ -123,6 +123,7 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
         gradient_checkpointing=train.gradient_checkpointing,
         freeze_vision=train.freeze_vision,
         lora=train.lora,
+        publish_dtype=recipe.inference.transfer_dtype,
         optimizer=OptimizerSettings(
             learning_rate=section.learning_rate,
             lr_warmup_updates=section.lr_warmup_updates,

@@ -55,6 +55,7 @@ IMAGE_TRIES, IMAGE_RETRY_S = 12, 5.0
 FREE_SETTINGS = {
     *("checkpoints", "metrics", "out_dir", "images", "checkpoint_every", "keep_checkpoints", "report_every"),
     *("device", "threads", "micro_batch_tokens", "share_prefixes", "image_cache_gib", "gradient_checkpointing"),
+    "publish_dtype",
 }
 """What may change between two calls of one fine-tuning."""
 CARD_SETTINGS = {"epochs", "steps_per_update", "optimizer", "freeze_vision", "lora"}
@@ -195,7 +196,8 @@ def _check_settings(
         decides["start_model"] = weights_digest(resolve_checkpoint(config.start_model))
         decides["demonstrations"] = _digest(demonstrated)
         decides["successes_of"] = _digest(successes)
-        changed = changed_settings(config.checkpoints, decides, resumes=store.latest() is not None)
+        differing = changed_settings(config.checkpoints, decides, resumes=store.latest() is not None)
+        changed = [name for name in differing if name not in FREE_SETTINGS]  # a note may have settings that are free
     if changed := ranks.broadcast(changed):
         raise ConfigError(
             f"{config.checkpoints} holds checkpoints of another fine-tuning ({', '.join(changed)} differ): continue it with the settings "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ from dart_train.sft.config import SftConfig
 from dart_train.sft.fit import IMAGE_TRIES, fine_tune, split_tasks
 from dart_train.trainer import checkpoint
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.policy import is_stored_in_bfloat16
 from dart_train.trainer.trained_policy import TrainedPolicy
 from dart_train.types import TrainBatch
 
@@ -123,11 +125,20 @@ def test_checkpoints_of_another_fine_tuning_are_not_gone_on_from(root: Path, tmp
             fine_tune(config_of(root, "other", **({"epochs": 5} | changes)))
     moved = tmp_path / "moved"
     shutil.copytree(root / "demos", moved)
-    free = {"demonstrations": {"folders": [moved]}, "micro_batch_tokens": 90, "threads": 2, "report_every": 3}
+    free = {
+        "demonstrations": {"folders": [moved]},
+        "micro_batch_tokens": 90,
+        "threads": 2,
+        "report_every": 3,
+        "publish_dtype": "bfloat16",
+    }
+    note = config.checkpoints / "settings.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"publish_dtype": "as_trained"}))
     lines: list[Mapping[str, Any]] = []
     fine_tune(config_of(root, "other", epochs=5, **free), report=lines.append)
     assert lines[0]["update"] > config.checkpoint_every, "it went on"
     assert not config.checkpoints.exists(), "the model is in place"
+    assert is_stored_in_bfloat16(str(config.out_dir)), "processes that train it on load half of it"
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, applies: Callable[[TrainBatch], bool]) -> None:
@@ -204,12 +215,23 @@ def test_the_recipes_bound_of_the_gradient_holds_for_fine_tuning(root: Path, tmp
     bound = {"learning_rate": 3e-3, "max_grad_norm": 1e-6}
     with pytest.raises(DemonstrationsUnusableError, match=r"above train.max_grad_norm = 1e-06"):
         fine_tune(config_of(root, "bounded", optimizer=bound, epochs=2))
-    (tmp_path / "recipe.toml").write_text(RECIPE + "max_grad_norm = 50\n")
-    paths = RunPaths(tmp_path / "run")
-    paths.make()
-    component = sft(load_recipe(tmp_path / "recipe.toml"), paths, (root,))
-    config = read_config_file(Path(component.argv[component.argv.index("--config") + 1]), SftConfig)
+    config = written_config(root, tmp_path, RECIPE + "max_grad_norm = 50\n")
     assert config.optimizer.max_grad_norm == 50
+
+
+def written_config(root: Path, folder: Path, recipe: str) -> SftConfig:
+    """What a fine-tuning by a recipe is started with."""
+    (folder / "recipe.toml").write_text(recipe)
+    paths = RunPaths(folder / "run")
+    paths.make()
+    component = sft(load_recipe(folder / "recipe.toml"), paths, (root,))
+    return read_config_file(Path(component.argv[component.argv.index("--config") + 1]), SftConfig)
+
+
+def test_a_fine_tuned_model_has_the_data_type_of_the_recipes_versions(root: Path, tmp_path: Path) -> None:
+    assert written_config(root, tmp_path, RECIPE).publish_dtype == "as_trained"
+    rounded = written_config(root, tmp_path, RECIPE + '[inference]\ntransfer_dtype = "bfloat16"\n')
+    assert rounded.publish_dtype == "bfloat16"
 
 
 def test_an_adapter_is_trained_and_merged(root: Path) -> None:
