@@ -119,12 +119,9 @@ def passes(recipe: Recipe) -> float:
     train, curation = recipe.train, recipe.curation
     backward = 1.0 if train.lora_rank is not None else 2.0  # an adapter needs hardly any gradient of weights
     trained = train.epochs * (1 + backward + bool(train.gradient_checkpointing))
-    looked_at = (
-        train.epochs * train.minibatches > 1
-        or curation.high_entropy_step_fraction < 1
-        or curation.high_entropy_token_fraction < 1
-    )
-    return trained + looked_at + bool(train.kl_coefficient)
+    scored_before = train.epochs if train.epochs * train.minibatches > 1 else 0
+    looked_at = curation.high_entropy_step_fraction < 1 or curation.high_entropy_token_fraction < 1
+    return trained + scored_before + looked_at + bool(train.kl_coefficient)
 
 
 def train_tokens_per_s(recipe: Recipe, size: PolicySize, assumed: Assumptions) -> float:

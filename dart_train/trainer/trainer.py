@@ -255,23 +255,34 @@ class Trainer:
         )
         decided: list[TrainRow] = []
         without_tokens: list[TrainRow] = []
-        old: dict[StepKey, Tensor] = {}
         entropies: dict[StepKey, float] = {}
-        if passes > 1 or step_fraction < 1 or token_fraction < 1:
-            old, entropies_T = self._score_rows(rows)
+        if step_fraction < 1 or token_fraction < 1:
+            _, entropies_T = self._score_rows(rows)
             entropies = {row.key: mean_token_entropy(row, entropies_T[row.key]) for row in rows}
             rows, decided = select_steps(rows, entropies, step_fraction)
             if token_fraction < 1:
                 rows, without_tokens = select_tokens(rows, entropies_T, token_fraction)
-        if passes == 1:
-            old = {}  # rounding depends on which rows are packed together, and the ratio of the only step is 1
+        minibatches = [
+            [*minibatch, *self._imitated(passes, number)]
+            for number, minibatch in enumerate(
+                part
+                for _ in range(self.config.epochs)
+                for part in split_minibatches(rows, self.config.minibatches, random)
+            )
+        ]
+        # Rounding depends on which rows are packed together: each pass is scored as it is trained. The ratio of an only step is 1.
+        old: list[dict[StepKey, Tensor]] = [{} for _ in minibatches]
+        if passes > 1:
+            for number, minibatch in enumerate(minibatches):
+                old[number], entropies_T = self._score_rows(minibatch)
+                own = [row for row in minibatch if not row.imitated and row.key not in entropies]
+                entropies |= {row.key: mean_token_entropy(row, entropies_T[row.key]) for row in own}
         totals: Counter[str] = Counter()
         norms: list[float] = []
-        for _ in range(self.config.epochs):
-            for minibatch in split_minibatches(rows, self.config.minibatches, random):
-                sums, norm = self._minibatch_step([*minibatch, *self._imitated(passes, len(norms))], old)
-                totals.update(sums)
-                norms.append(norm)
+        for minibatch, before in zip(minibatches, old, strict=True):
+            sums, norm = self._minibatch_step(minibatch, before)
+            totals.update(sums)
+            norms.append(norm)
         self.version += 1
         self.updates += 1
         seconds = self._clock.monotonic() - began_s
@@ -371,7 +382,10 @@ class Trainer:
         return self._ranks.total(sums) | counts
 
     def _score_rows(self, rows: Sequence[TrainRow]) -> tuple[dict[StepKey, Tensor], dict[StepKey, NDArray[np.float64]]]:
-        """Log-probs [T] and entropies [T] of the positions of every row's response, under the policy before the update."""
+        """Log-probs [T] and entropies [T] of the positions of every row's response, under the policy before the update.
+
+        The passes are those in which the same rows are trained.
+        """
         import torch
 
         old: dict[StepKey, Tensor] = {}

@@ -244,6 +244,18 @@ def test_an_action_head_is_counted(tiny: tuple[Path, Recipe, PolicySize]) -> Non
     assert recipe.trainer_shards == 1
 
 
+def test_log_probs_before_several_updates_are_a_pass_per_epoch() -> None:
+    def count(*changes: str) -> float:
+        entropies = ("curation.high_entropy_step_fraction=1.0", "curation.high_entropy_token_fraction=1.0")
+        return passes(recipe_of("ui-tars-1.5-7b-4gpu", *entropies, *changes))
+
+    once = count()
+    assert count("train.minibatches=2") - once == 1
+    trained = count("train.epochs=2") - once - 2
+    assert trained in (3, 4), "forward, backward, and activations that are computed again"
+    assert count("curation.high_entropy_step_fraction=0.8") - once == 1
+
+
 def test_the_copy_that_several_optimiser_steps_keep_needs_host_memory() -> None:
     recipe = recipe_of("ui-tars-1.5-7b-4gpu", "train.minibatches=2")
     size = read_policy_size(recipe)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from trainer_harness import (
 from dart_agent.data_client.image_store import ImageStore
 from dart_agent.data_client.wire import Batch, FamilyRewards
 from dart_train.model.policy_model import LoadedModel, load_model
-from dart_train.trainer.batches.rows import build_rows
+from dart_train.trainer.batches.rows import TrainRow, build_rows
 from dart_train.trainer.trainer import Trainer
+from dart_train.types import TrainBatch
 
 
 def response_logprobs(loaded: LoadedModel, images: ImageStore, batch: Batch) -> dict[str, float]:
@@ -108,6 +110,35 @@ def test_the_only_step_of_a_batch_begins_with_the_ratio_one(
     assert (once["ratio"], once["update_k3"]) == (1.0, 0.0)
     twice = trainer_on(root / "twice", model_dir, images, minibatches=2, **options).step(batch).metrics
     assert twice["update_k3"] > 0
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_every_pass_is_scored_before_the_update_as_it_is_trained(
+    root: Path,
+    model_dir: Path,
+    images: ImageStore,
+    batch: Batch,
+    monkeypatch: pytest.MonkeyPatch,
+    fraction: float,
+) -> None:
+    """bfloat16 rounds otherwise where other rows are packed together, by as much as the widths of GSPO."""
+    options: dict[str, Any] = {"dtype": "bfloat16", "high_entropy_step_fraction": fraction, "micro_batch_tokens": 40}
+    trainer = trainer_on(root, model_dir, images, epochs=2, minibatches=2, optimizer={"learning_rate": 0.0}, **options)
+    plans: dict[bool, list[list[list[str]]]] = {False: [], True: []}
+    of = trainer._micro_batches.of
+
+    def spied(rows: Sequence[TrainRow]) -> Iterator[tuple[list[TrainRow], TrainBatch]]:
+        made = list(of(rows))
+        plans[torch.is_grad_enabled()].append([[row.name for row in part] for part, _ in made])
+        return iter(made)
+
+    monkeypatch.setattr(trainer._micro_batches, "of", spied)
+    metrics = trainer.step(batch).metrics
+    assert len(plans[True]) == 4
+    assert max(len(plan) for plan in plans[True]) > 1
+    assert plans[False][-4:] == plans[True]
+    assert len(plans[False]) == (4 if fraction == 1 else 5), "entropies of all rows choose first"
+    assert (metrics["ratio"], metrics["update_k3"]) == (1.0, 0.0), "nothing was updated"
 
 
 def test_a_filtered_trajectory_counts_once_in_the_loss_of_a_train_step(
