@@ -3,8 +3,9 @@
 Role: `SupervisedTrainer` owns the optimiser and what it trains, `BackboneTrainer` a whole model with one loss; `run_training` counts
 updates, keeps checkpoints and writes the result. Rule: an update depends on trained weights, optimiser, seed and number of the update
 alone, with dropout also on how its rows are divided, so that a killed training that is started again ends with the same bits; several
-processes divide the rows of an update, and the parameters of a backbone of which all is trained, and add up their gradients; the result
-appears under its final name only when it is complete. Non-goals: losses.
+processes divide the rows of an update, and the parameters of a backbone of which all is trained, and add up their gradients; a gradient
+that is not finite or too large is not applied, and several in a row end the training; the result appears under its final name only when
+it is complete. Non-goals: losses.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dart_train.model.device import ComputeDevice
 from dart_train.model.policy_model import LoadedModel, ModelNotFoundError
 from dart_train.model.weights import write_directory_atomically
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
+from dart_train.trainer.gradients import GradientGate
 from dart_train.trainer.optimizer_state import train_state, zero_missing_gradients
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.replicas import share_parameters, sum_gradients
@@ -80,6 +82,10 @@ class SupervisedTrainer(ABC, Generic[Row]):
         self._settings, self._modules, self._ranks, self._shards = config, modules, ranks, shards
         decayed = [parameter for parameter in self.trained().values() if all(parameter is not one for one in undecayed)]
         settings = config.optimizer
+        self._gate = GradientGate(
+            "lower optimizer.learning_rate, or leave out the samples that cause it, and train into another folder of checkpoints",
+            settings.max_grad_norm,
+        )
         self.optimizer = torch.optim.AdamW(
             [
                 *({"params": part, "weight_decay": settings.weight_decay} for part in split_shards(decayed)),
@@ -177,6 +183,9 @@ class SupervisedTrainer(ABC, Generic[Row]):
 
         Returns:
             The losses, in nats, by name.
+
+        Raises:
+            ConfigError: Several updates in a row had a gradient that cannot be applied.
         """
         import torch
 
@@ -199,8 +208,9 @@ class SupervisedTrainer(ABC, Generic[Row]):
                     found[name] += float(value.detach()) * counts
         sum_gradients(split_shards(trained)[1], self._ranks, averaged_over)
         zero_missing_gradients(trained)
-        clip_gradients(trained, config.optimizer.grad_clip)
-        self.optimizer.step()
+        norm = self._ranks.broadcast(float(clip_gradients(trained, config.optimizer.grad_clip)))
+        if self._gate.lets_through(norm, number + 1):
+            self.optimizer.step()
         return self._ranks.total(found)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -308,7 +318,8 @@ def run_training(
         The trainer, after its last update.
 
     Raises:
-        ConfigError: The samples cannot be used, or the states are those of another training.
+        ConfigError: The samples cannot be used, the states are those of another training, or several updates in a row had a gradient that
+            cannot be applied.
         FileExistsError: `out_dir` exists already.
     """
     import torch

@@ -39,7 +39,13 @@ from dart_train.trainer.batches.imitated_rows import ImitatedRows
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.tensors import BatchError
 from dart_train.trainer.checkpoint import CheckpointStore, TrainerState
-from dart_train.trainer.gradients import GradientExploded, GradientRefused, clip_checked, find_culprits
+from dart_train.trainer.gradients import (
+    MAX_REFUSED_UPDATES,
+    GradientExploded,
+    GradientRefused,
+    clip_checked,
+    find_culprits,
+)
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.schedule import learning_rate
 from dart_train.trainer.settings_stamp import changed_settings
@@ -47,8 +53,6 @@ from dart_train.trainer.trained_policy import TrainedPolicy
 
 METRICS_KIND = "sft"
 REFUSED_KIND = "sft_refused"
-MAX_REFUSED_UPDATES = 5
-"""In a row; after that the training ends."""
 NAMED_ROWS = 5
 IMAGE_TRIES, IMAGE_RETRY_S = 12, 5.0
 """How often images are asked for that cannot be read now, and the time between two tries."""

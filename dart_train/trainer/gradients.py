@@ -1,19 +1,28 @@
 """Gradients that are not applied, and the rows that are to blame.
 
-Role: `clip_checked` clips a gradient and refuses one that is not finite or too large; `find_culprits` finds rows by halves. Rule: both
-decide alike on every rank. Non-goals: what becomes of a batch that failed (`dart_train.trainer.trainer`, `dart_train.sft.fit`).
+Role: `clip_checked` clips a gradient and refuses one that is not finite or too large; `find_culprits` finds rows by halves;
+`GradientGate` leaves out updates of trainings without batches to blame. Rule: all of them decide alike on every rank. Non-goals: what
+becomes of a batch that failed (`dart_train.trainer.trainer`, `dart_train.sft.fit`).
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from dart_agent.data_client.image_store import BlobError
-from dart_agent.errors import StoreUnavailableError
+from dart_agent.errors import ConfigError, StoreUnavailableError
 from dart_train.trainer.batches.rows import TrainRow
 from dart_train.trainer.batches.tensors import BatchError
-from dart_train.trainer.trained_policy import TrainedPolicy
+
+if TYPE_CHECKING:
+    from dart_train.trainer.trained_policy import TrainedPolicy
+
+MAX_REFUSED_UPDATES = 5
+"""In a row; after that a training ends."""
+log = logging.getLogger(__name__)
 
 
 class GradientRefused(Exception):
@@ -26,6 +35,46 @@ class GradientNotFinite(GradientRefused):
 
 class GradientExploded(GradientRefused):
     """The norm of the gradient of a mini-batch is above the bound. It is a property of all its rows: no single one is to blame."""
+
+
+class GradientGate:
+    """Tells whether the gradient of an update is applied, and ends a training after several in a row that were not.
+
+    Args:
+        advice: What the user can do, for the last sentence.
+        max_norm: Greatest norm before clipping; None: no bound.
+    """
+
+    def __init__(self, advice: str, max_norm: float | None = None) -> None:
+        self._advice = advice
+        self._max_norm = max_norm
+        self._refused_in_a_row = 0
+
+    def lets_through(self, norm: float, update: int) -> bool:
+        """Judge a gradient.
+
+        Args:
+            norm: Its norm before clipping, the same on every rank.
+            update: Number of the update, from 1.
+
+        Returns:
+            Whether it is applied.
+
+        Raises:
+            ConfigError: `MAX_REFUSED_UPDATES` in a row were not.
+        """
+        if math.isfinite(norm) and (self._max_norm is None or norm <= self._max_norm):
+            self._refused_in_a_row = 0
+            return True
+        cause = f"above max_grad_norm = {self._max_norm:g}" if math.isfinite(norm) else "not finite"
+        log.warning("update %d is left out: the norm of its gradient, %g, is %s", update, norm, cause)
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= MAX_REFUSED_UPDATES:
+            raise ConfigError(
+                f"{self._refused_in_a_row} updates in a row could not be applied, the last ({update}) because the norm of its gradient is "
+                f"{cause}: {self._advice}"
+            )
+        return False
 
 
 def clip_checked(policy: TrainedPolicy, update: int) -> float:

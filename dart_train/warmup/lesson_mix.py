@@ -11,6 +11,7 @@ without its importance weights: the mix of lessons is a choice and no distributi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from random import Random
 from statistics import fmean
@@ -60,9 +61,11 @@ class LessonMix(Generic[Kind]):
         """Take losses into account.
 
         Args:
-            losses: Kinds and their losses, in nats, at least 0.
+            losses: Kinds and their losses, in nats, at least 0; those that are not finite are left out.
         """
         for kind, loss in losses:
+            if not math.isfinite(loss):
+                continue
             self._loss[kind] = KEPT * self._loss.get(kind, loss) + (1 - KEPT) * loss
 
     def _weights(self, kinds: Sequence[Kind]) -> list[float]:

@@ -1,12 +1,14 @@
 """The optimiser of the warm start, its learning rate, and one update of it.
 
 Role: what pages and screens are learnt with. Rule: matrices decay, biases and norms do not; the rate rises over updates and falls over the
-last part of the work; several processes make the same update from the mean of their gradients. Non-goals: losses.
+last part of the work; several processes make the same update from the mean of their gradients, and none from one that is not finite.
+Non-goals: losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dart_train.trainer.ranks import Ranks
@@ -101,7 +103,9 @@ def sum_of(losses: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(losses)).sum()
 
 
-def make_update(optimizer: Any, loss: Tensor, ranks: Ranks, grad_clip: float) -> None:
+def make_update(
+    optimizer: Any, loss: Tensor, ranks: Ranks, grad_clip: float, applies: Callable[[float], bool] = math.isfinite
+) -> None:
     """Make one update with the gradient of a loss, averaged over the processes.
 
     Args:
@@ -109,6 +113,7 @@ def make_update(optimizer: Any, loss: Tensor, ranks: Ranks, grad_clip: float) ->
         loss: The loss of this process, a scalar.
         ranks: The processes; each makes the same update.
         grad_clip: Greatest norm of the gradient.
+        applies: Tells from its norm before clipping, the same on every rank, whether the update is made.
     """
     import torch
 
@@ -120,5 +125,6 @@ def make_update(optimizer: Any, loss: Tensor, ranks: Ranks, grad_clip: float) ->
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad /= ranks.size
-    torch.nn.utils.clip_grad_norm_(parameters, grad_clip)
-    optimizer.step()
+    norm = ranks.broadcast(float(torch.nn.utils.clip_grad_norm_(parameters, grad_clip)))
+    if applies(norm):
+        optimizer.step()

@@ -12,10 +12,12 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dart_server.wire import Clock
+from dart_train.trainer.gradients import GradientGate
 from dart_train.trainer.ranks import Ranks
 from dart_train.warmup.config import WarmupConfig
 from dart_train.warmup.optimisation import make_update, set_rate, sum_of
@@ -23,6 +25,11 @@ from dart_train.warmup.optimisation import make_update, set_rate, sum_of
 if TYPE_CHECKING:
     from torch import Tensor
 
+_ADVICE = {
+    "pages": "begin another run without warmup.pages",
+    "images": "begin another run with a lower warmup.learning_rate",
+}
+"""What to do about gradients that are not finite; a warm start goes on with the settings that it was begun with alone."""
 KEPT_LOSS = 0.95
 """Share of the running mean of the loss that one more update keeps."""
 NOT_LEARNED_FROM = {"metrics", "threads"}
@@ -194,20 +201,26 @@ class Stage:
             losses: The losses of the next update, whose sum is minimised.
             shown_loss: What of them the running mean is of.
             report: Called by every process after each `report_every` images and at the end.
+
+        Raises:
+            ConfigError: Several updates in a row had a gradient that is not finite.
         """
         progress, limits = self.progress, self.limits
+        gate = GradientGate(_ADVICE[self.name])
         began_s = self.clock.monotonic() - progress.elapsed_s
         while not progress.is_over(limits):
             done = max(progress.seen / limits.images, progress.elapsed_s / (limits.max_minutes * 60))
             set_rate(self.optimizer, limits.learning_rate, progress.updates, done, self.config)
             found = losses()
-            make_update(self.optimizer, sum_of(found), self.ranks, self.config.grad_clip)
+            applies = partial(gate.lets_through, update=progress.updates + 1)
+            make_update(self.optimizer, sum_of(found), self.ranks, self.config.grad_clip, applies)
             reports = progress.seen // limits.report_every
             progress.seen, progress.updates = progress.seen + self.config.batch_size, progress.updates + 1
             progress.elapsed_s = self.ranks.broadcast(self.clock.monotonic() - began_s)
             loss = float(shown_loss(found).detach())
-            before = loss if math.isnan(progress.mean_loss) else progress.mean_loss
-            progress.mean_loss = KEPT_LOSS * before + (1 - KEPT_LOSS) * loss
+            if math.isfinite(loss):
+                before = loss if math.isnan(progress.mean_loss) else progress.mean_loss
+                progress.mean_loss = KEPT_LOSS * before + (1 - KEPT_LOSS) * loss
             if progress.seen // limits.report_every > reports or progress.is_over(limits):
                 if self.ranks.first:
                     self.unfinished.keep(self.name, progress, self.optimizer, self.parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,38 @@ def test_a_resumed_training_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert lines == [3, 4]
     one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def break_updates(monkeypatch: pytest.MonkeyPatch, broken: Collection[int]) -> None:
+    """Let the loss of some updates, from 0, be no number."""
+    losses, update, now = GroundingTrainer.losses, GroundingTrainer.update, -1
+
+    def noted_update(trainer: GroundingTrainer, number: int) -> dict[str, float]:
+        nonlocal now
+        now = number
+        return update(trainer, number)
+
+    def broken_losses(trainer: GroundingTrainer, *given: Any) -> dict[str, torch.Tensor]:
+        return {name: loss * (math.nan if now in broken else 1.0) for name, loss in losses(trainer, *given).items()}
+
+    monkeypatch.setattr(GroundingTrainer, "update", noted_update)
+    monkeypatch.setattr(GroundingTrainer, "losses", broken_losses)
+
+
+def test_an_update_whose_gradient_is_not_finite_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_updates(monkeypatch, [0, 2])
+    train_grounding(config(tmp_path))
+    assert all(bool(tensor.isfinite().all()) for tensor in load_file(tmp_path / "model" / "model.safetensors").values())
+    assert len(changed(tmp_path, "model", "start")) > 10
+    break_updates(monkeypatch, range(9))
+    with pytest.raises(ConfigError, match=r"^5 updates in a row .* not finite: lower optimizer.learning_rate"):
+        train_grounding(config(tmp_path, name="broken", updates=9))
+    assert not (tmp_path / "broken").exists()
+
+
+def test_the_bound_of_the_gradient_leaves_updates_out(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="above max_grad_norm = 1e-09"):
+        train_grounding(config(tmp_path, updates=5, optimizer={"max_grad_norm": 1e-9}))
 
 
 def test_the_seed_decides_also_about_adapters(tmp_path: Path) -> None:

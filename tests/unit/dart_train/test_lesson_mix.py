@@ -21,6 +21,13 @@ def test_all_kinds_are_alike_until_losses_are_known() -> None:
     assert all(share == pytest.approx(0.25, abs=0.02) for share in found.values())
 
 
+def test_a_loss_that_is_not_finite_changes_no_weight() -> None:
+    mix: LessonMix[str] = LessonMix()
+    mix.learn([("a", 1.0), ("b", float("nan")), ("b", 3.0), ("a", float("inf"))])
+    found = shares(mix, ["a", "b"])
+    assert [found[kind] for kind in "ab"] == pytest.approx([0.25, 0.75], abs=0.02)
+
+
 def test_kinds_are_drawn_in_proportion_to_their_loss() -> None:
     mix: LessonMix[str] = LessonMix()
     mix.learn([("a", 1.0), ("b", 2.0), ("c", 3.0)])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_warmup_pages import config, store
 
+from dart_agent.errors import ConfigError
 from dart_envs.clock import SYSTEM_CLOCK
 from dart_train.model.init_model import init_model
 from dart_train.trainer.ranks import Ranks
@@ -46,7 +48,7 @@ class ToyStage:
         self.progress = self.unfinished.restore("images", self.optimizer, self.parameters)
         self.reported: list[int] = []
 
-    def run(self, until: int | None = None) -> None:
+    def run(self, until: int | None = None, broken: Collection[int] = ()) -> None:
         stage = Stage(
             "images", LIMITS, self.config, self.optimizer, self.parameters, self.progress, self.unfinished, Ranks(), SYSTEM_CLOCK
         )  # fmt: skip
@@ -54,7 +56,7 @@ class ToyStage:
         def losses() -> list[Any]:
             if self.progress.updates == until:
                 raise Interrupted
-            wanted = WANTED[self.progress.updates]
+            wanted = float("nan") if self.progress.updates in broken else WANTED[self.progress.updates]
             return [(parameter - wanted).square().sum() for parameter in self.parameters]
 
         def report(progress: StageProgress) -> None:
@@ -93,6 +95,22 @@ def test_a_stage_that_goes_on_makes_the_updates_of_one_that_was_not_interrupted(
     assert whole.reported == first.reported + second.reported == [8, 16, 24]
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters, second.parameters, strict=True))
     assert second.progress.mean_loss == pytest.approx(whole.progress.mean_loss, rel=1e-12)
+
+
+def test_an_update_whose_gradient_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    stage = ToyStage(tmp_path)
+    before = [parameter.detach().clone() for parameter in stage.parameters]
+    with pytest.raises(
+        ConfigError, match=r"^5 updates in a row .* \(5\) .* not finite: begin another run with a lower"
+    ):
+        stage.run(broken=range(6))
+    assert all(torch.equal(a, b) for a, b in zip(before, stage.parameters, strict=True))
+    (tmp_path / "one").mkdir()
+    once = ToyStage(tmp_path / "one")
+    once.run(broken=[0, 3])
+    assert once.progress.seen == 24
+    assert all(bool(parameter.isfinite().all()) for parameter in once.parameters)
+    assert math.isfinite(once.progress.mean_loss)
 
 
 def test_a_stage_ends_with_its_minutes_counting_those_of_earlier_goes() -> None:
