@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dart_agent.metrics_file import append_metrics
 from dart_agent.rollouts.episode import Episode
-from dart_agent.rollouts.episode_state import EpisodeProgress
+from dart_agent.rollouts.episode_state import EpisodeProgress, EpisodeState
 from dart_agent.rollouts.journal import StepJournal
 from dart_agent.types import WorkItem
 from dart_server.wire import Clock
@@ -67,6 +67,7 @@ class PlayedItem:
         progress: What is done in it.
         journal: Stores its steps as they happen; None: they are not stored so.
         playing: Its episode; None: it has not begun.
+        untouched: The state in which it can be left to others while it is taken up; None: as it is stored.
         cause: Why it was given back; None: it was not.
     """
 
@@ -74,6 +75,7 @@ class PlayedItem:
     progress: EpisodeProgress = field(default_factory=EpisodeProgress)
     journal: StepJournal | None = None
     playing: asyncio.Task[Episode] | None = None
+    untouched: EpisodeState | None = None
     cause: str | None = None
 
     def give_back(self, cause: str) -> None:

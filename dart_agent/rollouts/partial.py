@@ -3,7 +3,8 @@
 Role: `PartialRollouts` gives each rollout its journal, and the episode where one can be continued; `RolloutHandover` leaves what a worker
 does not finish. Rule: an episode is continued only where it is known that the desktop is as the last stored step left it; otherwise its
 steps are dropped and it begins anew, with the cause on record. An error that says nothing about that desktop drops nothing: the rollout is
-put back. Non-goals: which unfinished rollout comes next (the data manager), playing (`dart_agent.rollouts.episode_loop`).
+put back. A worker that ends while it takes a rollout up drops nothing, either. Non-goals: which unfinished rollout comes next (the data
+manager), playing (`dart_agent.rollouts.episode_loop`).
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class PartialRollouts:
                 self.marks.clear(rollout_id, index)
 
     async def begin(
-        self, env: object, settings: EpisodeSettings, task: TaskLike, item: WorkItem, *, screenshots: int = 0
+        self, env: object, settings: EpisodeSettings, task: TaskLike, played: PlayedItem, *, screenshots: int = 0
     ) -> tuple[ResumedEpisode | None, StepJournal]:
         """Begin or continue a rollout.
 
@@ -115,7 +116,7 @@ class PartialRollouts:
             env: The slot's environment, a `ResumableEnv`.
             settings: Names the worker and its process.
             task: The task.
-            item: The rollout.
+            played: The rollout; the state in which it can be left meanwhile is kept in it.
             screenshots: How many of the latest different screens its reward source looks at.
 
         Returns:
@@ -125,13 +126,13 @@ class PartialRollouts:
             EpisodePostponed: It is to be continued, and its desktop cannot be taken up now (`put_back`).
             StoreError: The data manager cannot be reached.
         """
-        resumable = cast(ResumableEnv, env)
+        resumable, item = cast(ResumableEnv, env), played.item
         if item.stored_steps:
             saved = await self.source.saved_episode(item.rollout_id)
             resumed = (
                 "nothing is stored of it"
                 if saved is None
-                else await self._continue(resumable, settings, task, item, saved, screenshots)
+                else await self._continue(resumable, settings, task, played, saved, screenshots)
             )
             if isinstance(resumed, ResumedEpisode):
                 return resumed, self._journal(resumable, item, resumed.saved)
@@ -154,6 +155,24 @@ class PartialRollouts:
         state = postponed.state.model_copy(update={"parked": True})
         await self.source.park(item, state, failed_start=str(postponed))
 
+    async def leave_untouched(self, played: PlayedItem) -> None:
+        """Leave a rollout that is being taken up, and in which nothing was performed yet, as it is stored; it uses up no attempt.
+
+        Args:
+            played: The rollout.
+
+        Raises:
+            StoreRefusedError: Nothing is stored of it.
+            StoreError: The data manager cannot be reached.
+        """
+        state = played.untouched
+        if state is None:
+            saved = await self.source.saved_episode(played.item.rollout_id)
+            if saved is None:
+                raise StoreRefusedError("nothing is stored of it")
+            state = saved.state  # whether an action of its last worker was under way is for the next one to find out
+        await self.source.park(played.item, state)
+
     def _journal(self, env: ResumableEnv, item: WorkItem, saved: SavedEpisode | None) -> StepJournal:
         segment = 0 if saved is None else last_segment(saved.steps_S)
         return StepJournal(self.source, item, env, self.marks, saved, segment)
@@ -163,12 +182,12 @@ class PartialRollouts:
         env: ResumableEnv,
         settings: EpisodeSettings,
         task: TaskLike,
-        item: WorkItem,
+        played: PlayedItem,
         saved: SavedEpisode,
         screenshots: int,
     ) -> ResumedEpisode | str:
         """The unfinished episode with its desktop, or why it cannot be continued."""
-        state, steps = saved.state, saved.steps_S
+        item, state, steps = played.item, saved.state, saved.steps_S
         if state.desktop is None:
             return "no desktop of it was kept"
         if not state.parked and state.worker != settings.worker:
@@ -177,6 +196,7 @@ class PartialRollouts:
             return "this worker has used its desktop since"
         if state.desktop.snapshot_id is None and self.marks.found(item.rollout_id, len(steps)):
             return f"the worker died while the action of step {len(steps)} was under way"
+        played.untouched = state.model_copy(update={"parked": True})
         try:
             images = await asyncio.to_thread(self._needed_images, steps, screenshots)
             observation = await env.resume(task, state.desktop.to_value())
@@ -189,7 +209,11 @@ class PartialRollouts:
             held = env.held_desktop()
             desktop = None if held is None else KeptDesktop.from_value(held)
             own = {"worker": settings.worker, "process": settings.process, "parked": False, "desktop": desktop}
-            await self.source.resume(item, state.model_copy(update=own))
+            try:
+                await self.source.resume(item, state.model_copy(update=own))
+            except asyncio.CancelledError:
+                await env.park(keep_lease=True)  # the slot gives back what its environment holds
+                raise
         else:
             # The snapshot stays as it is, and is named until the next step is stored: what a killed worker did was on its own desktop.
             self.marks.clear(item.rollout_id, len(steps))
@@ -228,6 +252,9 @@ class RolloutHandover:
             StoreError: The data manager stays away; not where the worker ends.
         """
         partial, journal = self._partial, played.journal
+        if partial is not None and journal is None and played.item.stored_steps:
+            await self._leave_untouched(partial, played, cause, ends=ends)
+            return
         if partial is None or journal is None or not journal.can_park:
             await self.abandon(played, cause, ends=ends, uses_attempt=False)
             return
@@ -241,6 +268,18 @@ class RolloutHandover:
                 await run_to_its_end(self._end_parking(played, cause, parking, ends=True))
                 raise
         await self._end_parking(played, cause, parking, ends=ends)
+
+    async def _leave_untouched(self, partial: PartialRollouts, played: PlayedItem, cause: str, *, ends: bool) -> None:
+        """Leave a rollout that is being taken up; where the worker ends, within a short time, and its steps stay in any case."""
+        leaving = partial.leave_untouched(played)
+        try:
+            await (wait_for(self._clock, ABANDON_TIMEOUT_S, leaving) if ends else leaving)
+        except StoreRefusedError as error:
+            await self.abandon(played, f"{cause}; it could not be left: {error}", ends=ends, uses_attempt=False)
+        except (StoreError, TimeoutError) as error:
+            if not ends:
+                raise
+            logger.warning("%s stays assigned: %s: %s", played.item.rollout_id, type(error).__name__, error)
 
     async def _end_parking(self, played: PlayedItem, cause: str, parking: asyncio.Task[None], *, ends: bool) -> None:
         """Wait for the end of parking, shortly where the worker ends; give the rollout back where it could not be parked."""

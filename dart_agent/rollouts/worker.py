@@ -182,7 +182,7 @@ class RolloutWorker:
             resumed = None
             if self._partial is not None:
                 resumed, played.journal = await self._partial.begin(
-                    env, self._settings, task, item, screenshots=self._rewards(item.purpose).screenshots
+                    env, self._settings, task, played, screenshots=self._rewards(item.purpose).screenshots
                 )
             signal = self._playing[item.assignment] = played.journal or StopSignal()
             playing = asyncio.create_task(self._episode(env, task, played, resumed, signal), name=item.rollout_id)

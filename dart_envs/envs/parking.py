@@ -7,6 +7,7 @@ it (`dart_agent`).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -195,8 +196,8 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
             What the desktop shows.
 
         Raises:
-            DartEnvError: If the desktop is gone, or cannot be taken up now. A lease that was kept is still held after a `FarmError`, until
-                its TTL has passed.
+            DartEnvError: If the desktop is gone, or cannot be taken up now. A lease that was kept is still held after a `FarmError`, and
+                where this is cancelled, until its TTL has passed.
         """
         await self.release_lease()
         self.timings_s = {}
@@ -208,13 +209,14 @@ class ResumableDesktopEnv(AsyncDesktopEnv):
         self._lease_unusable = True
         try:
             frame = await self._lease.step([], RESET_SETTLE)
-        except FarmError:
+            observation = await self._observe(frame)
+        except (FarmError, asyncio.CancelledError):
             if parked.lease is not None and isinstance(self._lease, SupportsDetach):
                 lease, self._lease = self._lease, None
                 await lease.detach()
             raise
-        self._last_observation = await self._observe(frame)
+        self._last_observation = observation
         self._lease_unusable = False
         self._steps, self._acted, self._episode_over = parked.steps, parked.acted, False
         self._settled_s = self._clock.monotonic()
-        return self._last_observation
+        return observation

@@ -16,6 +16,7 @@ from dart_agent.prompts.history import HistorySettings
 from dart_agent.rewards.source import EndedEpisode, RewardSource, Verdict
 from dart_agent.rollouts.episode import EpisodeSettings
 from dart_agent.rollouts.episode_loop import run_episode
+from dart_agent.rollouts.episode_report import PlayedItem
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource
 from dart_agent.rollouts.partial import PartialRollouts
@@ -115,7 +116,9 @@ async def continued(
     """All requests of an episode after it was taken up."""
     told = replace(item(max_steps=STEPS), stored_steps=len(saved.steps_S))
     screenshots = 0 if rewards is None else rewards.screenshots
-    resumed, _ = await partial.begin(env, EpisodeSettings(worker="w2"), task(STEPS), told, screenshots=screenshots)
+    resumed, _ = await partial.begin(
+        env, EpisodeSettings(worker="w2"), task(STEPS), PlayedItem(told), screenshots=screenshots
+    )
     assert resumed is not None
     policy = SmallContext()
     await run_episode(env, policy, task(STEPS), told, builder, clock=FakeClock(), resumed=resumed, rewards=rewards)

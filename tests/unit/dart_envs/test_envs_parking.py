@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,28 @@ async def test_a_kept_lease_outlives_a_farm_that_does_not_answer(
     assert env.lease is None
     assert not any(lease.released for lease in farm.leases)
     assert np.array_equal((await env.resume(ToyTask(), parked)).screenshot, seen)
+
+
+async def test_a_kept_lease_stays_where_taking_it_up_is_cancelled(
+    farm: FakeFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, seen = await typed_half(farm)
+    parked = await env.park(keep_lease=True)
+    looking = asyncio.Event()
+
+    async def hang(*args: Any) -> Any:
+        looking.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(FakeLease, "step", hang)
+        resuming = asyncio.create_task(env.resume(ToyTask(), parked))
+        await looking.wait()
+        resuming.cancel()
+        await asyncio.gather(resuming, return_exceptions=True)
+        await env.aclose()
+    observation = await ResumableDesktopEnv(farm, shape=SHAPE).resume(ToyTask(), parked)
+    assert np.array_equal(observation.screenshot, seen)
 
 
 async def test_only_a_running_episode_is_parked(farm: FakeFarm) -> None:

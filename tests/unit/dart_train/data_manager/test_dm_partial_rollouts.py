@@ -136,10 +136,10 @@ class Scene:
         with self.harness.store.begin() as session:
             return [event.data for event in session.scalars(select(EventTable).where(EventTable.kind == kind))]
 
-    async def parked_after(self, steps: int) -> None:
-        """A worker plays so many steps and is stopped; it leaves a snapshot."""
+    async def parked_after(self, steps: int, *, keep_lease: bool = False) -> None:
+        """A worker plays so many steps and is stopped; it leaves a snapshot, or its lease."""
         policy = SpellingPolicy(version=3, stop_at=steps)
-        first = self.start("w1", policy)
+        first = self.start("w1", policy, keep_lease=keep_lease)
         await policy.reached.wait()
         await end(first)
 
