@@ -68,7 +68,8 @@ class PolicyRequest:
     same order, by which an engine finds features that it has computed before; empty: not known.
     prefix_ids_P: ids that this prompt continues exactly: an earlier prompt and the answer sampled to it; empty: a new segment.
     prefix_messages: how many of `messages` they cover; the last of these is the answer. tools: what the model is given beside the messages,
-    as its own API declares it (`dart_envs.action_formats.ActionFormat.tools`).
+    as its own API declares it (`dart_envs.action_formats.ActionFormat.tools`). step: index of the step of its episode that it asks for; a
+    continued episode counts on. Engines do not get it.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -79,6 +80,7 @@ class PolicyRequest:
     prefix_ids_P: tuple[int, ...] = ()
     prefix_messages: int = 0
     tools: tuple[Mapping[str, Any], ...] = ()
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

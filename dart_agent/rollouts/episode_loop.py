@@ -328,6 +328,7 @@ class _EpisodeRecorder:
             prefix_ids_P=prefix,
             prefix_messages=len(self.messages) + 1 if prefix else 0,
             tools=prompt.tools,
+            step=index,
         )
 
     def count(

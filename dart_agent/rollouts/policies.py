@@ -48,24 +48,25 @@ class SolvableTask(Protocol):
 
 
 class OraclePolicy:
-    """Plays one episode of a task's solution and says that it is done. The thought names what the action is about."""
+    """Plays a task's solution, move `step` of it in step `step` of the episode, and says that it is done.
+
+    The thought names what the action is about.
+    """
 
     def __init__(self, task: SolvableTask, desktop: Callable[[], Desktop | None], spec: PromptSpec) -> None:
         self._task = task
         self._desktop = desktop
         self._spec = spec
-        self._step = 0
 
     async def complete(self, request: PolicyRequest) -> Completion:
-        """The next move. Raises PolicyUnavailableError when the solution is stuck or the desktop is gone."""
+        """The move of this step. Raises PolicyUnavailableError when the solution is stuck or the desktop is gone."""
         desktop = self._desktop()
         if desktop is None:
             raise PolicyUnavailableError("the oracle has no desktop to look at")
         try:
-            plays = await self._task.resolve_script(desktop, step=self._step)
+            plays = await self._task.resolve_script(desktop, step=request.step)
         except DartEnvError as error:
             raise PolicyUnavailableError(f"the oracle is stuck: {error}") from error
-        self._step += 1
         action = plays[0].action if plays else Action(ActionType.DONE)
         if not isinstance(action, Action):
             raise PolicyUnavailableError("the oracle runs code at this step, which a policy's text cannot say")

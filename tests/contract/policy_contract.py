@@ -16,13 +16,14 @@ from dart_envs.action_formats.uitars import parse
 from dart_envs.types import Observation
 
 
-def make_request(request_id: str, *, temperature: float = 1.0, max_tokens: int = 12, grey: int = 200) -> PolicyRequest:
+def make_request(
+    request_id: str, *, temperature: float = 1.0, max_tokens: int = 12, grey: int = 200, step: int = 0
+) -> PolicyRequest:
     """A request of the tiny preset on a plain screen."""
     builder = PromptBuilder(preset("tiny"))
     prompt = builder.build(Observation(np.full((400, 640, 3), grey, np.uint8), "Click OK"), builder.new_history())
-    return PolicyRequest(
-        prompt.messages, prompt.images, SamplingParams(temperature=temperature, max_tokens=max_tokens), request_id
-    )
+    sampling = SamplingParams(temperature=temperature, max_tokens=max_tokens)
+    return PolicyRequest(prompt.messages, prompt.images, sampling, request_id, step=step)
 
 
 def check_completion(completion: Completion, *, samples_tokens: bool, max_tokens: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -47,7 +48,7 @@ async def test_policy_contract(name: str) -> None:
 
 async def test_the_oracle_plays_its_moves_in_order_and_then_says_that_it_is_done() -> None:
     oracle = OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), preset("tiny"))
-    texts = [(await oracle.complete(make_request(f"r{index}"))).text for index in range(3)]
+    texts = [(await oracle.complete(make_request(f"r{index}", step=index))).text for index in range(3)]
     assert texts == ["Action: click(start_box='(1,1)')", "Action: type(content='a')", "Action: finished(content='')"]
 
 
@@ -58,8 +59,8 @@ async def test_oracle_and_chance_answer_in_the_format_of_the_prompt(name: str) -
     height, width = request.images[-1].shape[:2]
     points = PointMap((width, height), (640, 400), spec.coordinates)
     oracle = OraclePolicy(_TwoMoves(), lambda: FakeDesktop((640, 400)), spec)
-    for kind in (ActionType.CLICK, ActionType.TYPE, ActionType.DONE):
-        parsed = spec.parse((await oracle.complete(request)).text, points, (0, 0))
+    for step, kind in enumerate((ActionType.CLICK, ActionType.TYPE, ActionType.DONE)):
+        parsed = spec.parse((await oracle.complete(replace(request, step=step))).text, points, (0, 0))
         assert isinstance(parsed, ParsedAnswer), parsed
         assert isinstance(parsed.action, Action)
         assert parsed.action.type is kind

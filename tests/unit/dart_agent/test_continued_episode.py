@@ -14,12 +14,13 @@ from dart_agent.errors import PromptTooLongError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
 from dart_agent.rewards.source import EndedEpisode, RewardSource, Verdict
-from dart_agent.rollouts.episode import EpisodeSettings
+from dart_agent.rollouts.episode import EpisodeSettings, ResumedEpisode
 from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.episode_report import PlayedItem
 from dart_agent.rollouts.episode_state import EpisodeState, KeptDesktop, SavedEpisode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource
 from dart_agent.rollouts.partial import PartialRollouts
+from dart_agent.rollouts.policies import OraclePolicy
 from dart_agent.types import (
     Completion,
     Directive,
@@ -31,8 +32,9 @@ from dart_agent.types import (
     WorkItem,
 )
 from dart_envs.envs.parking import ParkedDesktop
-from dart_envs.tasks import Task
-from dart_envs.types import Observation, RgbImage, TaskLike
+from dart_envs.tasks import ScriptAction, Task
+from dart_envs.testing.fake_desktop import FakeDesktop
+from dart_envs.types import Action, ActionType, Observation, RgbImage, TaskLike
 from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, item, task
 
 STEPS = 12
@@ -189,3 +191,33 @@ async def test_a_reward_source_sees_the_screens_of_a_continued_episode(tmp_path:
         again = LooksAtScreens(5)
         await continued(saved, builder, partial, ParkedEnv(), again)
         assert again.seen == judge.seen, len(saved.steps_S)
+
+
+class FourMoves:
+    """A task whose solution types one letter after the other."""
+
+    async def resolve_script(self, desktop: object, *, step: int = 0) -> list[ScriptAction]:
+        return [ScriptAction(Action(ActionType.TYPE, text=letter)) for letter in "abcd"][step:]
+
+
+async def test_a_continued_demonstration_goes_on_with_its_next_move(tmp_path: Path) -> None:
+    builder = PromptBuilder(preset("uitars", images=1))
+    images, moves = ImageStore(tmp_path / "images"), ["a", "b", "c", "d", ""]
+    journal = Journal(images)
+
+    def oracle() -> OraclePolicy:
+        return OraclePolicy(FourMoves(), lambda: FakeDesktop((64, 64)), builder.spec)
+
+    async def played(env: ScriptedEnv, resumed: ResumedEpisode | None, told: WorkItem) -> list[str]:
+        before = len(env.actions)
+        await run_episode(
+            env, oracle(), task(STEPS), told, builder, clock=FakeClock(), journal=journal, resumed=resumed
+        )
+        return [action.text for action in env.actions[before:]]
+
+    assert await played(ScriptedEnv(), None, item(max_steps=STEPS)) == moves
+    for saved in list(journal.saved):
+        partial = PartialRollouts(cast(PartialWorkSource, OneRollout(saved)), images, ActionMarks(tmp_path / "acting"))
+        told, env = replace(item(max_steps=STEPS), stored_steps=len(saved.steps_S)), ParkedEnv()
+        resumed, _ = await partial.begin(env, EpisodeSettings(worker="w2"), task(STEPS), PlayedItem(told))
+        assert await played(env, resumed, told) == moves[len(saved.steps_S) :]
