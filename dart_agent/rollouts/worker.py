@@ -57,7 +57,7 @@ from dart_agent.rollouts.partial import (
     RolloutHandover,
 )
 from dart_agent.rollouts.policy_factory import PolicyFactory, WorkerEnv, open_policy_factory
-from dart_agent.rollouts.rejected import RejectedTrajectories
+from dart_agent.rollouts.rejected import PROMPT_ADVICE, RefusedRequests, RejectedTrajectories
 from dart_agent.rollouts.upkeep import keep_alive, lease_labels, release_former_leases
 from dart_agent.rollouts.worker_config import ACTION_TIMEOUT_S, WorkerConfig, load_worker_config
 from dart_agent.task_suites import load_task as load_known_task
@@ -129,7 +129,7 @@ class RolloutWorker:
         self._rewards = rewards
         self._success_at = success_at
         self._outage_s = outage_s
-        self._prompt_fitted = False
+        self._requests = RefusedRequests()
         self._playing: dict[str, StepJournal | StopSignal] = {}
 
     def stop(self, assignments: Iterable[str]) -> None:
@@ -143,7 +143,7 @@ class RolloutWorker:
         """Play until cancelled.
 
         Raises what is a defect; a StoreError when the data manager stays away, or refuses everything; a ConfigError when no first prompt
-        fits into the model's context.
+        fits into the model's context; a PolicyUnavailableError when the policy refuses every request.
         """
         await run_together(*(self._slot(f"{self.name}.{index}") for index in range(self._desktops)))
 
@@ -191,16 +191,8 @@ class RolloutWorker:
         except EpisodeStopped as stopped:
             await self._stopped(played, stopped.directive)
             return None
-        except PromptTooLongError as error:
-            await self._handover.abandon(played, f"configuration: {error}")
-            if not self._prompt_fitted:
-                raise ConfigError(
-                    f"not even the first prompt of {item.task_id} fits: {error}; raise inference.max_model_len, or lower "
-                    "rollout.max_tokens, model.history_images or desktops.resolution"
-                ) from error
-            return None
         except RequestRejected as error:
-            await self._handover.abandon(played, f"policy: {error}")
+            await self._refused(played, error)
             return None
         except PolicyUnavailableError as error:
             logger.warning("%s (%s): %s", item.rollout_id, item.task_id, error)
@@ -280,19 +272,17 @@ class RolloutWorker:
         limits = self._family_limits.get(family_of(item.task_id), self._settings.limits)
 
         async def keep(step: ObservedStep) -> None:
-            self._prompt_fitted = True
-            if self._on_solved_step is not None:
-                seen.append(step)
+            seen.append(step)
 
         episode = await run_episode(
             env,
-            self._make_policy(task, env),
+            self._requests.watch(self._make_policy(task, env)),
             task,
             item,
             self._builder,
             clock=self._clock,
             settings=replace(self._settings, limits=limits),
-            on_step=keep,
+            on_step=None if self._on_solved_step is None else keep,
             journal=journal,
             resumed=resumed,
             rewards=self._rewards(item.purpose),
@@ -303,6 +293,16 @@ class RolloutWorker:
             for step in seen:
                 await self._on_solved_step(item.task_id, step)
         return episode
+
+    async def _refused(self, played: PlayedItem, error: RequestRejected) -> None:
+        """The policy refused a request of the episode for what it is; PromptTooLongError: the first one."""
+        item = played.item
+        too_long = isinstance(error, PromptTooLongError)
+        cause = f"configuration: {error}; {PROMPT_ADVICE}" if too_long else f"policy: {error}"
+        logger.warning("a request of %s (%s) was refused: %s", item.rollout_id, item.task_id, cause)
+        await self._handover.abandon(played, cause)
+        self._requests.count(item.task_id, error)
+        await self._clock.sleep(FAILED_START_DELAY_S)
 
     async def _stopped(self, played: PlayedItem, directive: Directive) -> None:
         """The episode stopped because it was told to."""

@@ -15,6 +15,7 @@ from dart_agent.errors import (
     ConfigError,
     ContextExceededError,
     PolicyUnavailableError,
+    RequestRejected,
     StoreError,
     StoreRefusedError,
 )
@@ -22,6 +23,7 @@ from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.rollouts.episode import ObservedStep
 from dart_agent.rollouts.episode_report import AbandonedEpisode, format_episode, record_abandoned
 from dart_agent.rollouts.limits import FamilyLimits
+from dart_agent.rollouts.rejected import PROMPT_ADVICE
 from dart_agent.rollouts.worker import RolloutWorker
 from dart_agent.rollouts.worker_config import load_worker_config
 from dart_agent.types import Completion, Policy, PolicyRequest, StopReason, Trajectory, WorkItem
@@ -351,12 +353,85 @@ async def test_a_policy_that_is_away_gives_the_rollout_back_with_its_cause() -> 
     assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["roll_1"]
 
 
-async def test_when_no_first_prompt_fits_the_configuration_is_named() -> None:
-    source = FakeWorkSource([item("roll_0")])
-    running = worker(source, [ScriptedEnv()], lambda: ScriptedPolicy([ContextExceededError(990, 64, 1024)]))
-    with pytest.raises(ConfigError, match=r"first prompt of toy/click/0000 .* raise inference.max_model_len"):
+class RefusingPolicy:
+    """Refuses the requests of rollouts that `refused` names; the others are done at once, or once `go` is set."""
+
+    def __init__(self, error: Exception, refused: str = "", go: asyncio.Event | None = None) -> None:
+        self.error = error
+        self.refused = refused
+        self.go = go
+
+    async def complete(self, request: PolicyRequest) -> Completion:
+        if request.request_id.startswith(self.refused):
+            raise self.error
+        if self.go is not None:
+            await self.go.wait()
+        return completion(DONE)
+
+
+TOO_LONG = ContextExceededError(990, 64, 1024)
+UNAUTHORISED = RequestRejected("the endpoint refused the key (401)")
+
+
+def items(count: int, *, tasks: int = 1, name: str = "roll") -> list[WorkItem]:
+    return [replace(item(f"{name}_{number}"), task_id=f"toy/{name}/{number % tasks}") for number in range(count)]
+
+
+@pytest.mark.parametrize(("count", "tasks", "refused"), [(9, 3, 3), (25, 1, 20)])
+@pytest.mark.parametrize(
+    ("error", "ends", "sentence"),
+    [
+        (
+            TOO_LONG,
+            ConfigError,
+            r"no first prompt fits \(REFUSED in a row.*990 tokens .* raise inference.max_model_len",
+        ),
+        (UNAUTHORISED, PolicyUnavailableError, r"refuses every request \(REFUSED in a row, of .* tasks\).* \(401\)"),
+    ],
+)
+async def test_a_worker_whose_requests_are_all_refused_ends_with_the_cause(
+    error: Exception,
+    ends: type[Exception],
+    sentence: str,
+    count: int,
+    tasks: int,
+    refused: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = FakeWorkSource(items(count, tasks=tasks))
+    running = worker(source, [ScriptedEnv()], lambda: RefusingPolicy(error))
+    with pytest.raises(ends, match=sentence.replace("REFUSED", str(refused))):
         await running.run()
-    assert source.abandoned[0][1].startswith("configuration: the prompt has 990 tokens")
+    assert len(source.abandoned) == refused == caplog.text.count(str(error))
+    assert running._clock.monotonic() >= refused - 1, "a desktop is prepared at most every second"
+
+
+@pytest.mark.parametrize("error", [TOO_LONG, UNAUTHORISED], ids=["too_long", "unauthorised"])
+async def test_refusals_end_no_worker_while_another_request_is_being_answered(error: Exception) -> None:
+    go = asyncio.Event()
+
+    class Slow(RefusingPolicy):
+        async def complete(self, request: PolicyRequest) -> Completion:
+            if request.request_id.startswith("done"):
+                go.set()
+            return await super().complete(request)
+
+    source = FakeWorkSource([item("slow"), *items(25, tasks=5, name="long"), item("done")])
+    running = worker(source, [ScriptedEnv(), ScriptedEnv()], lambda: Slow(error, "long", go))
+    loop = asyncio.create_task(running.run())
+    await asyncio.wait({loop, asyncio.create_task(source.all_back.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    assert not loop.done()
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+    assert {trajectory.rollout_id for trajectory, _ in source.reported} == {"slow", "done"}
+    assert len(source.abandoned) == 25
+
+
+async def test_once_a_first_prompt_fitted_others_that_do_not_end_no_worker() -> None:
+    source = FakeWorkSource([item("done"), *items(25, tasks=5, name="long"), item("done_too")])
+    await run_until_empty(worker(source, [ScriptedEnv()], lambda: RefusingPolicy(TOO_LONG, "long")), source)
+    assert [trajectory.rollout_id for trajectory, _ in source.reported] == ["done", "done_too"]
+    assert source.abandoned[0] == ("long_0", f"configuration: {TOO_LONG}; {PROMPT_ADVICE}")
 
 
 async def test_one_task_whose_first_prompt_is_too_long_does_not_end_the_others() -> None:
