@@ -5,7 +5,7 @@ Role: the carriers and protocols of `dart_agent.rollouts.episode_loop`. Rule: pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -52,7 +52,7 @@ class ObservedStep:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A finished episode and the model-input images that its steps refer to, by sha256."""
+    """A finished episode and the model-input images that its steps refer to, by sha256, but for some that its journal has stored."""
 
     trajectory: Trajectory
     images: Mapping[str, RgbImage]
@@ -68,6 +68,11 @@ class EpisodeStopped(Exception):
 
 class EpisodeJournal(Protocol):
     """Follows the steps of a running episode, so that another process can continue it."""
+
+    @property
+    def sent_images(self) -> Collection[str]:
+        """Hashes of the images that are stored; the episode need not keep them."""
+        ...
 
     def acting(self, index: int) -> None:
         """The action of step `index` is performed from now on: until the step is stored, nobody knows whether it was."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from dart_agent.errors import PolicyUnavailableError, PromptTooLongError
@@ -90,7 +90,8 @@ async def run_episode(
     """
     settings = settings or EpisodeSettings()
     progress = progress or EpisodeProgress()
-    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings, progress, outage_s)
+    screenshots = 0 if rewards is None else rewards.screenshots
+    episode = _EpisodeRecorder(item, builder, clock or SystemClock(), settings, progress, outage_s, screenshots)
     if resumed is None:
         share_setup = True if item.purpose is Purpose.TRAIN else None
         observation, _ = await env.reset(task, item.sampling.seed, share_setup=share_setup)
@@ -129,6 +130,7 @@ async def run_episode(
             return await episode.finish(task, result, limit, rewards, evaluate_s)
         if journal is not None:
             directive = await journal.stored(tuple(episode.steps), screen[0], episode.state())
+            episode.let_go(journal.sent_images)
             if directive is not Directive.CONTINUE:
                 raise EpisodeStopped(directive)
         if result is not None:
@@ -204,6 +206,7 @@ class _EpisodeRecorder:
         settings: EpisodeSettings,
         progress: EpisodeProgress,
         pool_outage_s: Callable[[], float],
+        screenshots: int,
     ) -> None:
         self.item = item
         self.progress = progress
@@ -214,6 +217,7 @@ class _EpisodeRecorder:
         self.history = builder.new_history()
         self.steps: list[StepRecord] = []
         self.images: dict[str, RgbImage] = {}
+        self.screenshots = screenshots
         self.earlier_images: Mapping[str, RgbImage] = {}
         self.hashes: list[str] = []
         self.messages: tuple[Mapping[str, Any], ...] = ()
@@ -379,6 +383,17 @@ class _EpisodeRecorder:
             )
         )
         self.history.add(present, completion.text)
+
+    def let_go(self, stored: Collection[str]) -> None:
+        """Forget images that are stored, but for the latest screens, which the reward source looks at."""
+        latest: dict[str, None] = {}
+        for sha256 in reversed(self.hashes):
+            if len(latest) >= self.screenshots:
+                break
+            latest[sha256] = None
+        self.images = {
+            sha256: image for sha256, image in self.images.items() if sha256 in latest or sha256 not in stored
+        }
 
     async def finish(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -117,6 +117,7 @@ class StopSignal:
     """Stops an episode whose steps are not stored as they happen; an `EpisodeJournal`."""
 
     def __init__(self) -> None:
+        self.sent_images: Collection[str] = frozenset()
         self._told = Directive.CONTINUE
 
     def stop(self, directive: Directive) -> None:

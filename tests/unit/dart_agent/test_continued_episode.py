@@ -61,6 +61,8 @@ class SmallContext:
 class Journal:
     """Keeps every state as the data manager would."""
 
+    sent_images: frozenset[str] = frozenset()
+
     def __init__(self, images: ImageStore) -> None:
         self.saved: list[SavedEpisode] = []
         self._images = images
