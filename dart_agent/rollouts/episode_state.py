@@ -68,6 +68,11 @@ class EpisodeState(StrictModel):
     first_screen: int = 0
     desktop: KeptDesktop | None = None
 
+    @property
+    def resumable_by(self) -> str | None:
+        """Name of the only worker that can continue it; None: any worker can, or none."""
+        return None if self.parked or self.desktop is None else self.worker
+
 
 @dataclass(slots=True)
 class EpisodeProgress:

@@ -339,7 +339,6 @@ async def run_worker(config: WorkerConfig, clock: Clock | None = None) -> None:
         await AsyncFarmClient.connect(config.farm_url, clock=clock) as farm,
         open_rewards(config.reward, clock) as rewards,
     ):
-        await data.release_worker(config.name)
         await release_former_leases(
             farm, lease_labels(config.name, config.known_data_address), await data.kept_leases()
         )
@@ -364,7 +363,8 @@ async def play_rollouts(
 ) -> None:
     """The rollout worker of one configuration on connections that are open, until cancelled.
 
-    load_task: None: as it is configured. outage_s: as in `RolloutWorker`.
+    What an earlier process of its name still held is given back right before the first request for work: what only this worker can continue
+    waits for it, for a short time. load_task: None: as it is configured. outage_s: as in `RolloutWorker`.
     """
     from dart_envs.envs.core import AsyncDesktopEnv
     from dart_envs.envs.parking import ResumableDesktopEnv
@@ -405,6 +405,7 @@ async def play_rollouts(
         success_at=config.reward.success_at,
         outage_s=outage_s,
     )
+    await data.release_worker(config.name)
     beat = asyncio.create_task(keep_alive(data, farm, worker, config.heartbeat_s, clock), name="heartbeat")
     try:
         await worker.run()

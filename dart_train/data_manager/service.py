@@ -233,7 +233,7 @@ class DataManager:
                 self._scheduler.handle(session, given_up)
 
     def release(self, worker_id: str | None) -> int:
-        """Requeue everything that a worker holds, because it is gone.
+        """Requeue everything that a worker holds, because it is gone; what only its next process can continue waits a short time for it.
 
         Args:
             worker_id: The worker; None: every worker.
@@ -244,7 +244,9 @@ class DataManager:
         with self._operation() as session:
             workers = self._scheduler.state(session).workers
             held = sum(len(worker.running) for name, worker in workers.items() if worker_id in (None, name))
-            self._scheduler.handle(session, WorkerReleased(self._scheduler.now_s(), worker_id))
+            gone = None if worker_id is None else workers.get(worker_id)
+            resumable = frozenset() if gone is None else steps.resumable_only_by(session, gone.worker_id, gone.running)
+            self._scheduler.handle(session, WorkerReleased(self._scheduler.now_s(), worker_id, resumable))
             return held
 
     def check_images(self, request: StoreStepRequest | TrajectoryPayload) -> None:

@@ -2,7 +2,8 @@
 
 Role: assignment, expiry, requeueing, parking. Rule: phases go by priority, up to their limits; within an endless phase parked rollouts go
 first, then groups that are being filled take turns, and a new group is opened only while the staleness budget allows it; a rollout that
-comes back goes before those that were never assigned. A rollout has one worker at most, and the first complete report of it counts.
+comes back goes before those that were never assigned. What only the next process of a worker can continue waits for it for `RESERVED_S`,
+and goes to it before anything else of its phase. A rollout has one worker at most, and the first complete report of it counts.
 Non-goals: when a group closes (`groups`).
 """
 
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Set
 
 from dart_train.scheduling.commands import AssignRollout, Command, FinishRollout, RetryRollout, UnassignRollout
-from dart_train.scheduling.entities import Phase, Rollout, Worker
+from dart_train.scheduling.entities import Group, Phase, Reservation, Rollout, Worker
 from dart_train.scheduling.events import (
     AskWithdrawn,
     RolloutAbandoned,
@@ -32,6 +34,9 @@ from dart_train.scheduling.groups import (
 )
 from dart_train.scheduling.settings import SchedulingMode
 from dart_train.scheduling.state import SchedulerState
+
+RESERVED_S = 10.0
+"""So long rollouts wait for the next process of their worker, which asks for work right after it has said that the former one is gone."""
 
 
 def on_ask(state: SchedulerState, event: WorkAsked, commands: list[Command]) -> None:
@@ -86,7 +91,7 @@ def serve_waiting(state: SchedulerState, now_s: float, commands: list[Command]) 
             assign(state, rollout, worker, request_id, now_s, commands)
         if not worker.waiting:
             state.waiting_workers.pop(worker.worker_id, None)
-        elif not _is_held_back(state, worker):
+        elif not _is_held_back(state, worker) and not state.reserved:
             return
 
 
@@ -113,14 +118,19 @@ def next_rollout(state: SchedulerState, worker: Worker, now_s: float, commands: 
     """
     if _is_short_of_kv_cache(state, worker):
         return None
+    if state.reserved:
+        state.reserved = {name: kept for name, kept in state.reserved.items() if kept.until_s > now_s}
+    others = _reserved_for_others(state, worker)
     for phase in state.active:
         limit = phase.plan.max_in_flight
         if limit is not None and phase.counts["assigned"] >= limit:
             continue
         rollout = (
-            _next_of_groups(state, phase, worker, now_s, commands)
+            _next_of_groups(state, phase, worker, others, now_s, commands)
             if phase.plan.endless
-            else _pop(phase.parked, "parked") or _pop(phase.queue, "queued")
+            else _take_reserved(state, phase, worker)
+            or _pop(phase.parked, "parked", others)
+            or _pop(phase.queue, "queued", others)
         )
         if rollout is not None:
             return rollout
@@ -199,8 +209,11 @@ def on_released(state: SchedulerState, event: WorkerReleased, commands: list[Com
     for name in names:
         worker = state.workers.get(name)
         if worker is not None:
+            waiting = {key: rollout for key, rollout in worker.running.items() if key in event.resumable}
             _give_back(state, worker, "worker is gone", commands, uses_attempt=False)
             state.forget_worker(worker)
+            if waiting:
+                state.reserved[name] = Reservation(event.now_s + RESERVED_S, waiting)
 
 
 def expire(state: SchedulerState, now_s: float, commands: list[Command]) -> None:
@@ -262,52 +275,90 @@ def _is_stopping(rollout: Rollout) -> bool:
 
 
 def _next_of_groups(
-    state: SchedulerState, phase: Phase, worker: Worker, now_s: float, commands: list[Command]
+    state: SchedulerState,
+    phase: Phase,
+    worker: Worker,
+    others: Set[str],
+    now_s: float,
+    commands: list[Command],
 ) -> Rollout | None:
     if state.settings.scheduling.mode is SchedulingMode.BATCH and state.issued is not None:
         return None
     if _waits_for_groups(state, worker):
         return None
-    first = phase.plan.continue_first
-    rollout = _pop_parked(phase) if first else None
+    rollout = _take_reserved(state, phase, worker)
+    if rollout is None and phase.plan.continue_first:
+        rollout = _pop_parked(phase, others)
     if rollout is not None:
         return rollout
     if phase.nfilling < parallel_groups(state, phase) and may_open(state, phase):
         group = open_next_group(state, phase, now_s, commands)
         if group.queued:
             phase.filling.rotate(1)  # the new group's first rollout goes now; its next turn comes after all the others'
-        return _pop_turn(phase) if group.queued else _pop_parked(phase)
-    return _pop_turn(phase) or _pop_parked(phase)
+        return _pop_turn(phase, others) if group.queued else _pop_parked(phase, others)
+    return _pop_turn(phase, others) or _pop_parked(phase, others)
 
 
-def _pop_turn(phase: Phase) -> Rollout | None:
-    """The next rollout of the groups that are being filled, which take turns."""
-    while phase.filling:
-        group = phase.filling.popleft()
-        rollout = _pop(group.queue, "queued")
-        group.in_filling = rollout is not None and group.queued > 1
-        if group.in_filling:
-            phase.filling.append(group)
-        if rollout is not None:
+def _reserved_for_others(state: SchedulerState, worker: Worker) -> Set[str]:
+    """Ids of the rollouts that wait for other workers."""
+    return {
+        rollout_id for name, kept in state.reserved.items() if name != worker.worker_id for rollout_id in kept.rollouts
+    }
+
+
+def _take_reserved(state: SchedulerState, phase: Phase, worker: Worker) -> Rollout | None:
+    """A rollout of a phase that waits for this worker."""
+    kept = state.reserved.get(worker.worker_id)
+    if kept is None:
+        return None
+    for rollout in kept.rollouts.values():
+        if rollout.group.phase is phase and rollout.group.state == "open" and rollout.state in ("queued", "parked"):
             return rollout
     return None
 
 
-def _pop_parked(phase: Phase) -> Rollout | None:
+def _pop_turn(phase: Phase, others: Set[str]) -> Rollout | None:
+    """The next rollout of the groups that are being filled, which take turns."""
+    waiting: list[Group] = []
+    found: Rollout | None = None
+    while phase.filling and found is None:
+        group = phase.filling.popleft()
+        found = _pop(group.queue, "queued", others)
+        group.in_filling = group.queued > (found is not None)
+        if group.in_filling:
+            (waiting if found is None else phase.filling).append(group)
+    phase.filling.extendleft(reversed(waiting))
+    return found
+
+
+def _pop_parked(phase: Phase, others: Set[str]) -> Rollout | None:
     """The parked rollout that waits longest; one whose group has closed meanwhile waits among the leftovers instead."""
-    while phase.parked:
+    waiting: list[Rollout] = []
+    found: Rollout | None = None
+    while phase.parked and found is None:
         rollout = phase.parked.popleft()
         if rollout.state == "parked" and rollout.group.state == "open":
-            return rollout
-    return None
+            if rollout.rollout_id in others:
+                waiting.append(rollout)
+            else:
+                found = rollout
+    phase.parked.extendleft(reversed(waiting))
+    return found
 
 
-def _pop(queue: deque[Rollout], state: str) -> Rollout | None:
-    while queue:
+def _pop(queue: deque[Rollout], state: str, others: Set[str]) -> Rollout | None:
+    """The first rollout that is in a state and waits for no other worker."""
+    waiting: list[Rollout] = []
+    found: Rollout | None = None
+    while queue and found is None:
         rollout = queue.popleft()
         if rollout.state == state:
-            return rollout
-    return None
+            if rollout.rollout_id in others:
+                waiting.append(rollout)
+            else:
+                found = rollout
+    queue.extendleft(reversed(waiting))
+    return found
 
 
 def _is_task_wise(state: SchedulerState) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -65,6 +66,19 @@ class Worker:
             kept = math.exp(-max(0.0, now_s - self.kv_reported_s) / KV_MEMORY_S) if self.kv_reported_s else 1.0
             self.kv_per_rollout = now + kept * (self.kv_per_rollout - now)
             self.kv_reported_s = now_s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """Rollouts that wait a short time for the next process of a worker that is gone.
+
+    Attributes:
+        until_s: When others may have them.
+        rollouts: The rollouts by id, in the order in which they are continued; some may have ended, or may be assigned.
+    """
+
+    until_s: float
+    rollouts: Mapping[str, Rollout] = field(repr=False)
 
 
 @dataclass(slots=True, eq=False)

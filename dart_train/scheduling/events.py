@@ -106,10 +106,17 @@ class HeartbeatReceived:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReleased:
-    """A worker is gone (None: every worker): what it holds is assigned again."""
+    """A worker is gone (None: every worker): what it holds is assigned again.
+
+    Attributes:
+        now_s: Time.
+        worker_id: The worker.
+        resumable: Those of its rollouts that only the next process of this name can continue.
+    """
 
     now_s: float
     worker_id: str | None
+    resumable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from dart_agent.types import PolicyVersion, family_of
 from dart_train.curation.task_sampler import TaskSampler
-from dart_train.scheduling.entities import Group, Phase, Rollout, RolloutState, Worker
+from dart_train.scheduling.entities import Group, Phase, Reservation, Rollout, RolloutState, Worker
 from dart_train.scheduling.events import PhasePlan
 from dart_train.scheduling.measures import Measures
 from dart_train.scheduling.outcomes import Outcomes
@@ -37,6 +37,7 @@ class SchedulerState:
         workers: Rollout workers by name.
         requests: Assigned rollouts by the request that they answered.
         asks: Requests that wait for work, and the name of their worker.
+        reserved: What waits for the next process of a worker, by its name.
         issued: Groups of the batch that the trainer has, in its order; None: it has none.
         version: Newest published version.
         trainer_version: Newest version that a train step made.
@@ -57,6 +58,7 @@ class SchedulerState:
         self.requests: dict[str, Rollout] = {}
         self.asks: dict[str, str] = {}
         self.waiting_workers: dict[str, Worker] = {}
+        self.reserved: dict[str, Reservation] = {}
         self.issued: tuple[Group, ...] | None = None
         self.version: PolicyVersion = 0
         self.trainer_version: PolicyVersion = 0

@@ -218,6 +218,25 @@ def read_state(session: Session, rollout_id: str) -> EpisodeState | None:
     return None if found is None else EpisodeState.model_validate(found.state)
 
 
+def resumable_only_by(session: Session, worker_id: str, rollout_ids: Collection[str]) -> frozenset[str]:
+    """Find the unfinished rollouts that no other worker can continue.
+
+    Args:
+        session: The transaction.
+        worker_id: Name of the worker.
+        rollout_ids: The rollouts that are looked at.
+
+    Returns:
+        Those of them that it did not park.
+    """
+    found = set()
+    for rollout_id in rollout_ids:
+        state = read_state(session, rollout_id) if _may_have_steps(session, rollout_id) else None
+        if state is not None and state.resumable_by == worker_id:
+            found.add(rollout_id)
+    return frozenset(found)
+
+
 def obsolete_snapshots(session: Session) -> list[str]:
     """List snapshots that no unfinished rollout is continued on any more, a few at a time.
 

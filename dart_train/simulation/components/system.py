@@ -281,7 +281,6 @@ class ComponentSystem:
             episodes = SimulatedEpisodes(
                 policies.make, self.models.episode, config.prompt_spec, limit, self.seed, self.clock, self.log
             )
-            await data.release_worker(config.name)
             await play_rollouts(
                 config,
                 self.clock,

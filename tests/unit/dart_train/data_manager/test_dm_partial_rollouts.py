@@ -168,6 +168,7 @@ async def end(task: asyncio.Task[None]) -> None:
 async def scene(harness: DataManagerHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
     monkeypatch.setattr("dart_agent.rollouts.worker.ACTION_TIMEOUT_S", 1.0)  # those that hang are stopped at the end
     monkeypatch.setattr("dart_agent.rollouts.partial.FAILED_START_DELAY_S", 0.01)
+    monkeypatch.setattr("dart_train.scheduling.assignment.RESERVED_S", 0.0)  # its clock stands still
     harness.phase(endless=False, task_ids=["s/type/0"], select=None, rollouts_per_task=2)
     with harness.store.begin() as session:
         session.scalars(select(RolloutTable)).all()[1].state = "cancelled"
