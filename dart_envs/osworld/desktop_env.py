@@ -262,8 +262,9 @@ class DesktopEnv(gym.Env[dict[str, Any], Any]):
             except DesktopFailedError as death:
                 return death.cause if death.fault_owner is FaultOwner.POLICY else None
             return f"{error.code}: {error}"
-        died = isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY
-        return error.cause if died else None
+        if isinstance(error, DesktopFailedError) and error.fault_owner is FaultOwner.POLICY:
+            return error.cause
+        return None
 
     def evaluate(self) -> float:
         """Judge the desktop as it is, after its screen was quiet for some time.
