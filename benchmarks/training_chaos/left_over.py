@@ -65,6 +65,8 @@ def _halves(folder: Path) -> list[Path]:
 
 def unused_shared_memory() -> set[str]:
     """Return the segments of shared memory that no living process maps or has open; a folder there is no segment."""
+    # The segments are listed before the processes: one that is made meanwhile does not count, nor does one that is removed meanwhile.
+    segments = {entry.name for entry in SHARED_MEMORY.iterdir() if entry.is_file()} if SHARED_MEMORY.is_dir() else set()
     used: set[str] = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # the process has ended, or is another user's
@@ -72,5 +74,4 @@ def unused_shared_memory() -> set[str]:
             for link in (entry / "fd").iterdir():
                 with suppress(OSError):  # the file was closed
                     used |= set(re.findall(r"^/dev/shm/([^/\s]+)", os.readlink(link)))
-    segments = {entry.name for entry in SHARED_MEMORY.iterdir() if entry.is_file()} if SHARED_MEMORY.is_dir() else set()
-    return segments - used
+    return {name for name in segments - used if (SHARED_MEMORY / name).exists()}

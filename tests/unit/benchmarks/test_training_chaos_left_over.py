@@ -78,3 +78,23 @@ def test_shared_memory_that_nobody_uses_is_seen(place: Path) -> None:
         assert f"shared memory {entry.name} is left" in left_over(place / "r", place / "run", before)
     finally:
         entry.unlink()
+
+
+def test_shared_memory_that_comes_or_goes_during_the_look_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes make and remove segments at any time, as semaphores of `multiprocessing` are within a millisecond."""
+    gone, made = (Path("/dev/shm") / f"dart-test-{name}-{os.getpid()}" for name in ("gone", "made"))
+    listed = Path.glob
+
+    def look_at_processes(path: Path, pattern: str) -> list[Path]:
+        gone.unlink()
+        made.touch()
+        return list(listed(path, pattern))
+
+    gone.touch()
+    try:
+        monkeypatch.setattr(Path, "glob", look_at_processes)
+        assert {gone.name, made.name}.isdisjoint(unused_shared_memory())
+        assert made.exists()
+    finally:
+        gone.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
