@@ -174,7 +174,7 @@ class WorkerEngine:
             yield
         except RequestRejected:
             raise
-        except Exception:
+        except Exception:  # raised again, whatever it is
             try:
                 await self.backend.check()
             except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not healthy

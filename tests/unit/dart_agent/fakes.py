@@ -15,12 +15,14 @@ from dart_agent.inference.decisions.routing import WorkerState
 from dart_agent.inference.decisions.weight_updates import WeightsId
 from dart_agent.inference.settings import PublishedWeights
 from dart_agent.inference.wire import WorkerHealth
+from dart_agent.rewards.source import EndedEpisode, Verdict
 from dart_agent.types import (
     Completion,
     FinishReason,
     PolicyRequest,
     PolicyVersion,
     Purpose,
+    RewardKind,
     SamplingParams,
     Trajectory,
     VersionSpan,
@@ -85,6 +87,23 @@ def task(max_steps: int | None = 5) -> Task:
 
 def item(rollout_id: str = "roll_0", *, max_steps: int = 5, seed: int | None = None) -> WorkItem:
     return WorkItem(rollout_id, "grp_0", "toy/click/0000", Purpose.TRAIN, SamplingParams(seed=seed), max_steps, "train")
+
+
+class FakeScreenJudge:
+    """A reward source that remembers what it saw."""
+
+    kind = RewardKind.JUDGE
+
+    def __init__(self, screenshots: int) -> None:
+        self.screenshots = screenshots
+        self.seen: list[int] = []
+
+    def prepare(self, task: Task) -> Task:
+        return task
+
+    async def reward(self, ended: EndedEpisode) -> Verdict:
+        self.seen = [int(screen[0, 0, 0]) for screen in ended.last_screens(self.screenshots)]
+        return Verdict(1.0)
 
 
 class ScriptedEnv:

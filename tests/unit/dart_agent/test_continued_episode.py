@@ -13,7 +13,7 @@ from dart_agent.data_client.image_store import ImageStore
 from dart_agent.errors import PromptTooLongError
 from dart_agent.prompts.builder import PromptBuilder, preset
 from dart_agent.prompts.history import HistorySettings
-from dart_agent.rewards.source import EndedEpisode, RewardSource, Verdict
+from dart_agent.rewards.source import RewardSource
 from dart_agent.rollouts.episode import EpisodeSettings, ResumedEpisode
 from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.episode_report import PlayedItem
@@ -26,16 +26,15 @@ from dart_agent.types import (
     Directive,
     FinishReason,
     PolicyRequest,
-    RewardKind,
     StepRecord,
     VersionSpan,
     WorkItem,
 )
 from dart_envs.envs.parking import ParkedDesktop
-from dart_envs.tasks import ScriptAction, Task
+from dart_envs.tasks import ScriptAction
 from dart_envs.testing.fake_desktop import FakeDesktop
 from dart_envs.types import Action, ActionType, Observation, RgbImage, TaskLike
-from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, item, task
+from tests.unit.dart_agent.fakes import FakeClock, FakeScreenJudge, ScriptedEnv, item, task
 
 STEPS = 12
 MOST_IMAGES = 6
@@ -162,27 +161,10 @@ async def test_a_continued_episode_asks_what_the_uninterrupted_one_asks(
         assert [comparable(request) for request in requests] == asked[len(saved.steps_S) :], len(saved.steps_S)
 
 
-class LooksAtScreens:
-    """A reward source that remembers what it saw."""
-
-    kind = RewardKind.JUDGE
-
-    def __init__(self, screenshots: int) -> None:
-        self.screenshots = screenshots
-        self.seen: list[int] = []
-
-    def prepare(self, task: Task) -> Task:
-        return task
-
-    async def reward(self, ended: EndedEpisode) -> Verdict:
-        self.seen = [int(screen[0, 0, 0]) for screen in ended.last_screens(self.screenshots)]
-        return Verdict(1.0)
-
-
 async def test_a_reward_source_sees_the_screens_of_a_continued_episode(tmp_path: Path) -> None:
     builder = PromptBuilder(preset("uitars", images=1))
     images = ImageStore(tmp_path / "images")
-    journal, judge = Journal(images), LooksAtScreens(5)
+    journal, judge = Journal(images), FakeScreenJudge(5)
     await run_episode(
         ScriptedEnv(), SmallContext(), task(STEPS), item(max_steps=STEPS), builder,
         clock=FakeClock(), journal=journal, rewards=judge,
@@ -190,7 +172,7 @@ async def test_a_reward_source_sees_the_screens_of_a_continued_episode(tmp_path:
     assert len(judge.seen) == 5
     for saved in journal.saved:
         partial = PartialRollouts(cast(PartialWorkSource, OneRollout(saved)), images, ActionMarks(tmp_path / "acting"))
-        again = LooksAtScreens(5)
+        again = FakeScreenJudge(5)
         await continued(saved, builder, partial, ParkedEnv(), again)
         assert again.seen == judge.seen, len(saved.steps_S)
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from dart_agent.prompts.builder import PromptBuilder, preset
-from dart_agent.rewards.source import EndedEpisode, RewardSource, Verdict
+from dart_agent.rewards.source import RewardSource
 from dart_agent.rollouts.episode_loop import run_episode
 from dart_agent.rollouts.journal import ActionMarks, PartialWorkSource, StepJournal
-from dart_agent.types import Completion, Directive, PolicyRequest, RewardKind
-from dart_envs.tasks import Task
-from tests.unit.dart_agent.fakes import FakeClock, ScriptedEnv, completion, item, task
+from dart_agent.types import Completion, Directive, PolicyRequest
+from tests.unit.dart_agent.fakes import FakeClock, FakeScreenJudge, ScriptedEnv, completion, item, task
 
 STEPS = 50
 
@@ -51,26 +50,9 @@ class KeptNowhereEnv(ScriptedEnv):
         return None
 
 
-class Judge:
-    """Looks at the last screens."""
-
-    kind = RewardKind.JUDGE
-
-    def __init__(self, screenshots: int) -> None:
-        self.screenshots = screenshots
-        self.seen: list[int] = []
-
-    def prepare(self, task: Task) -> Task:
-        return task
-
-    async def reward(self, ended: EndedEpisode) -> Verdict:
-        self.seen = [int(screen[0, 0, 0]) for screen in ended.last_screens(self.screenshots)]
-        return Verdict(1.0)
-
-
 @pytest.mark.parametrize("screenshots", [0, 5])
 async def test_an_episode_lets_go_of_images_that_are_stored(tmp_path: Path, screenshots: int) -> None:
-    source, env, policy, judge = StoringSource(), KeptNowhereEnv(), CountingPolicy(), Judge(screenshots)
+    source, env, policy, judge = StoringSource(), KeptNowhereEnv(), CountingPolicy(), FakeScreenJudge(screenshots)
     told = item(max_steps=STEPS)
     journal = StepJournal(cast(PartialWorkSource, source), told, cast(Any, env), ActionMarks(tmp_path))
     episode = await run_episode(

@@ -123,6 +123,7 @@ async def test_a_worker_that_died_while_it_swapped_is_brought_up_to_date(store: 
         await until(lambda: not first.alive and second.version == 1)
         first.come_back()
         await until(lambda: first.version == 1)
+        assert first.loads[-1] == second.loads[-1] == 1
 
 
 async def test_global_mode_lets_all_stand_still_before_the_first_swaps(store: FakeStore) -> None:
@@ -180,6 +181,7 @@ async def test_a_worker_that_missed_its_probes_while_it_stood_still_goes_on(stor
         second.gate.set()
         await until(lambda: first.version == second.version == 1)
         await until(lambda: not first.standing and not second.standing)
+        assert (await pool.complete(request())).version_spans[0].version == 1
 
 
 async def test_refused_weights_leave_the_workers_as_they_were_and_end_with_a_reason(store: FakeStore) -> None:
