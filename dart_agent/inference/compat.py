@@ -1,9 +1,10 @@
-"""Adaptations to published checkpoints and to wheels built for another torch, made before transformers or vLLM is used.
+"""Adaptations to published checkpoints, to wheels built for another torch and to vLLM, made before transformers or vLLM is used.
 
 Role: `patch_torch_extras()` makes transformers and vLLM importable beside torchvision, torchaudio and torchcodec wheels built for another
 torch. Such a wheel cannot load its operator library. For torchvision it is enough to declare the schemas that its import looks up: resizing
 and normalising images use none of them. torchaudio and torchcodec are not used at all, so they are hidden and importers see them as not
 installed. `register_legacy_processors()` registers a class name that Qwen2.5-VL checkpoints of early 2025 use and transformers renamed.
+`keep_cached_images()` keeps an engine alive whose requests go on after its caches were cleared.
 Rule: a package that loads, or is not installed, is left alone; checkpoints with the new name are not touched. `import torch` calls the
 first (entry point `torch.backends`), so that programs of users need nothing of ours; `dart_train.model` and vLLM's general plugin call
 both.
@@ -13,6 +14,7 @@ Non-goals: implementing the operators. Calling one of them still fails, with tor
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -30,6 +32,7 @@ _LIBRARIES = {
 """What a package loads when it is imported, as a pattern in its folder."""
 _HIDDEN_IF_BROKEN = ("torchaudio", "torchcodec")
 _OLD_NAME = "Qwen2_5_VLImageProcessor"
+_KEEPS_IMAGES = "_dart_keeps_images"
 # A torch library must stay referenced: its declarations vanish with it.
 _declared: list[Any] = []
 
@@ -80,3 +83,27 @@ def register_legacy_processors() -> None:
 
     renamed = type(_OLD_NAME, (Qwen2VLImageProcessor,), {})
     AutoImageProcessor.register(Qwen2_5_VLConfig, image_processor_classes={_OLD_NAME: renamed}, exist_ok=True)
+
+
+def keep_cached_images() -> None:
+    """Let vLLM's first model runner keep the pixels of images that its prefix cache covers; idempotent.
+
+    vLLM hands a new request to its runner without the pixels of images that the prefix cache covers. The first runner is not handed the
+    request again when it goes on after a pause that cleared the caches, or after a preemption: it encoded images without pixels then, and
+    the engine ended. The second runner is handed the whole request again, and is left as it is.
+    """
+    from vllm.v1.core.sched import output
+
+    made = output.NewRequestData.from_request.__func__
+    if hasattr(made, _KEEPS_IMAGES) or not hasattr(output, "strip_covered_mm_data"):
+        return
+
+    @functools.wraps(made)
+    def with_images(cls: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        data = made(cls, request, *args, **kwargs)
+        if data.prefill_token_ids is None:  # only the second runner has them
+            data.mm_features = request.mm_features
+        return data
+
+    setattr(with_images, _KEEPS_IMAGES, True)
+    output.NewRequestData.from_request = classmethod(with_images)

@@ -3,8 +3,9 @@
 Role: `WorkerProcess`. Rule: a worker lives in a directory of its own (socket, key, temporary files) and in a process group of its
 own; `stop` ends the group and removes the directory, whatever state they are in. The worker watches its parent, so a launcher that is
 killed takes its workers with it. The first start has the seed of the settings, every later one another that follows from it: an engine
-that starts with a seed again repeats its random numbers. The log counts the starts, also those by earlier launchers. Non-goals:
-restarting (`dart_agent.inference.supervisor`), routing (`pool`).
+that starts with a seed again repeats its random numbers. The log counts the starts, also those by earlier launchers. Weights that a start
+serves are held until it is over: newer versions may come meanwhile. Non-goals: restarting (`dart_agent.inference.supervisor`), routing
+(`pool`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import sys
 from pathlib import Path
 from typing import BinaryIO
 
-from dart_agent.errors import ConfigError, WorkerError, WorkerKilledError
+from dart_agent.errors import ConfigError, WeightUpdateError, WorkerError, WorkerKilledError
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.decisions import health
 from dart_agent.inference.decisions.health import HealthAction, HealthEvent, HealthSettings, HealthState
 from dart_agent.inference.engine.arguments import engine_environment
 from dart_agent.inference.process_group import group_members, kill_members
 from dart_agent.inference.settings import KEY_NAME, PublishedWeights, WorkerSettings
+from dart_agent.inference.weights.leases import WeightLease, hold
 from dart_envs.clock import SystemClock, wait_first, wait_for
 from dart_server.wire import Clock
 
@@ -84,6 +86,7 @@ class WorkerProcess:
         """What the next start serves; None: the weights of `settings.model`, as version 0."""
         self._clock = clock or SystemClock()
         self._process: asyncio.subprocess.Process | None = None
+        self._lease: WeightLease | None = None
 
     @property
     def pid(self) -> int | None:
@@ -91,8 +94,17 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the process; `wait_until_ready` waits for it."""
+        """Start the process; `wait_until_ready` waits for it.
+
+        Raises:
+            WorkerError: The weights that it is to serve were removed.
+        """
         await self.stop()
+        if self.published is not None:
+            try:
+                self._lease = hold(self.published.path)
+            except WeightUpdateError as error:
+                raise WorkerError(f"{self.name} cannot start: {error}") from error
         temporary = self.directory / "tmp"
         temporary.mkdir(mode=0o700, parents=True)
         self.directory.chmod(0o700)
@@ -128,10 +140,16 @@ class WorkerProcess:
             WorkerError: It ended by itself, or does not answer in time (`WorkerSettings.start_limit_s`).
         """
         assert self._process is not None, "start() first"
+        try:
+            await self._wait_until_ready(self._process)
+        finally:
+            self._release_weights()
+
+    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> None:
         limit_s = self.settings.start_limit_s
         deadline_s = self._clock.monotonic() + limit_s
         async with WorkerClient(self.name, self.directory) as client:
-            while self._process.returncode is None:
+            while process.returncode is None:
                 with contextlib.suppress(WorkerError):
                     await client.health(timeout_s=5.0)
                     return
@@ -141,7 +159,7 @@ class WorkerProcess:
                         "give it longer with start_timeout_s (in a recipe: inference.start_timeout_s)"
                     )
                 await self._clock.sleep(0.25)
-        code = self._process.returncode
+        code = process.returncode
         kind = WorkerKilledError if code < 0 else WorkerError
         raise kind(f"{self.name} ended with code {code} while starting: see {self.log_path}")
 
@@ -181,6 +199,7 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """End the whole process group and remove the directory; idempotent."""
+        self._release_weights()
         process, self._process = self._process, None
         if process is not None:
             await asyncio.shield(self._end_group(process))
@@ -190,6 +209,11 @@ class WorkerProcess:
         """End the process at once; whoever waits for it (`wait`) starts it again."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+
+    def _release_weights(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
 
     async def _end_group(self, process: asyncio.subprocess.Process) -> None:
         if process.returncode is None:

@@ -123,6 +123,14 @@ async def first_health(client: WorkerClient) -> WorkerHealth:
         await asyncio.sleep(0.2)
 
 
+async def until_engine_runs(client: WorkerClient, requests: int) -> None:
+    while True:
+        page = (await client.metrics()).splitlines()
+        if sum(float(line.split()[-1]) for line in page if line.startswith("vllm:num_requests_running")) == requests:
+            return
+        await asyncio.sleep(0.02)
+
+
 def noisy_request(request_id: str, picture: int, **sampling: Any) -> PolicyRequest:
     image = np.random.default_rng(picture).integers(0, 256, (160, 256, 3), dtype=np.uint8)
     made = make_request(request_id)
@@ -328,6 +336,37 @@ async def test_an_adapter_alone_is_swapped_in_while_requests_run(fleet: Fleet, p
     whole = PublishedWeights(1, fleet.weights / "v1", weights_digest(fleet.weights / "v1"))
     await client.stage(whole)
     await client.swap(whole.identity)
+
+
+async def test_requests_whose_images_were_cached_go_on_after_a_swap_that_clears_the_cache(
+    fleet: Fleet, place: Path
+) -> None:
+    """As the rollouts of a group do, which begin on one screen: the engine has to encode the images of running requests again."""
+    published = fleet.publish(1)
+    worker = WorkerProcess("clears", fleet.workers[0].settings, directory=place / "c", log_path=place / "clears.log")
+    await worker.start()
+    try:
+        await worker.wait_until_ready()
+        async with WorkerClient(worker.name, worker.directory) as client:
+            asked = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Press the button. " * 8}]}
+            request = replace(noisy_request("first", 21, max_tokens=300), messages=(asked,))
+            await client.complete(replace(request, sampling=replace(request.sampling, max_tokens=1)))
+            running = [
+                asyncio.create_task(client.complete(replace(request, request_id=f"again{index}"))) for index in range(3)
+            ]
+            await client.stage(published)
+            await until_engine_runs(client, len(running))
+            await client.swap(published.identity)
+            completions = await asyncio.gather(*running)
+    finally:
+        await worker.stop()
+    image_end = np.flatnonzero(np.array(completions[0].prompt_ids_P) == fleet.references[0].processor.image_token_id)[
+        -1
+    ]
+    assert all(completion.cached_prompt_tokens > image_end for completion in completions)
+    assert any([span.version for span in completion.version_spans] == [0, 1] for completion in completions)
+    for completion in completions:
+        assert largest_error(fleet, request, completion) < MAX_ERROR
 
 
 async def test_a_kept_cache_gives_new_requests_no_image_features_of_older_weights(fleet: Fleet, place: Path) -> None:

@@ -18,9 +18,10 @@ from dart_agent.inference.addresses import WorkerAddress, read_addresses, wait_f
 from dart_agent.inference.client import WorkerClient
 from dart_agent.inference.component import ACTIVITY_S, record_activity
 from dart_agent.inference.decisions.worker_activity import activity_line
-from dart_agent.inference.settings import KEY_NAME, WorkerSettings
+from dart_agent.inference.settings import KEY_NAME, PublishedWeights, WorkerSettings
 from dart_agent.inference.supervisor import Supervisor
 from dart_agent.inference.weights.files import check_weights_match, tensor_shapes
+from dart_agent.inference.weights.leases import make_leasable, try_remove
 from dart_agent.inference.worker_process import WorkerProcess, start_seed
 from tests.unit.dart_agent.fakes import FakeClock, FakeWorkerClient, completion, request
 
@@ -269,6 +270,44 @@ async def test_a_worker_that_starts_again_does_not_repeat_its_random_numbers(
     assert seeds[0] == 7
     assert len(set(seeds)) == 3
     assert told[::2] == [f"--- start {number} of w, seed {seed}" for number, seed in enumerate(seeds, 1)]
+
+
+async def test_weights_are_held_while_a_worker_starts_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newer versions are published meanwhile, and older ones are pruned; a start that failed holds nothing."""
+    monkeypatch.setattr("dart_agent.inference.settings.WorkerSettings.check", lambda self: None)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "wait_for_input.py").write_text(
+        "import pathlib, sys, time\n"
+        "while not pathlib.Path(__file__).with_name('end').exists():\n"
+        "    time.sleep(0.02)\n"
+        "sys.exit(1)\n"
+    )
+    weights = tmp_path / "v1"
+    weights.mkdir()
+    make_leasable(weights)
+    place = Path(tempfile.mkdtemp(prefix="dart-"))  # a socket's path must be short
+    worker = WorkerProcess(
+        "w",
+        WorkerSettings(model="m", start_timeout_s=40.0),
+        directory=place,
+        log_path=tmp_path / "log",
+        module="wait_for_input",
+    )
+    worker.published = PublishedWeights(1, weights)
+    await worker.start()
+    try:
+        starting = asyncio.create_task(worker.wait_until_ready())
+        assert not try_remove(weights)
+        (tmp_path / "end").touch()
+        with pytest.raises(WorkerError, match="while starting"):
+            await starting
+        assert try_remove(weights)
+    finally:
+        await worker.stop()
+    with pytest.raises(WorkerError, match=r"w cannot start: the weights in .* were removed: take the newest version"):
+        await worker.start()
 
 
 async def test_addresses_are_read_as_written_and_waited_for(tmp_path: Path) -> None:
