@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from dart_agent.data_client.image_store import BlobStorage, ImageStore
@@ -40,15 +40,14 @@ from dart_agent.data_client.wire import (
 )
 from dart_agent.errors import StoreError
 from dart_agent.types import Directive
-from dart_train.curation.lineage import lost_versions
-from dart_train.data_manager import queries, status
+from dart_train.data_manager import status, versions
 from dart_train.data_manager.batches import BatchBuilder
 from dart_train.data_manager.catalog import TaskCatalog
 from dart_train.data_manager.config import DataManagerConfig
 from dart_train.data_manager.recovery import STORED_PARTIAL
 from dart_train.data_manager.scheduler import Answers, Scheduler
 from dart_train.data_manager.store import steps, work
-from dart_train.data_manager.store.models import PhaseTable, VersionTable
+from dart_train.data_manager.store.models import PhaseTable
 from dart_train.data_manager.store.trajectories import TrajectoryStore, list_trajectories
 from dart_train.scheduling.commands import IssueBatch, RepeatBatch
 from dart_train.scheduling.events import (
@@ -532,43 +531,14 @@ class DataManager:
             The newest version.
         """
         with self._operation() as session:
-            known = session.get(VersionTable, record.version)
-            if known is None:
-                self._add_version(session, record)
+            if versions.register(session, self._store, record):
                 self._scheduler.handle(session, PolicyPublished(self._scheduler.now_s(), record.version))
-            elif known.path != record.path:
-                raise StoreError(f"version {record.version} is registered with another path: {known.path}")
-            elif known.digest is None:
-                known.digest, known.parent = record.digest, record.parent
-            elif record.digest is not None and known.digest != record.digest:
-                raise StoreError(f"version {record.version} is registered with other weights: {known.digest}")
         return self.latest()
-
-    def _add_version(self, session: Session, record: VersionRecord) -> None:
-        newest = session.scalar(select(func.max(VersionTable.version)))
-        before = None if newest is None else session.get(VersionTable, newest)
-        known_lost = (
-            frozenset() if before is None else lost_versions(queries.version_identities(session), before.digest)
-        )
-        session.add(
-            VersionTable(
-                version=record.version,
-                path=record.path,
-                digest=record.digest,
-                parent=record.parent,
-                created_s=self._store.now(),
-            )
-        )
-        session.flush()
-        self._store.record_event(session, "version_published", version=record.version)
-        lost = lost_versions(queries.version_identities(session), record.digest) - known_lost
-        if lost:
-            self._store.record_event(session, "versions_lost", version=record.version, lost=sorted(lost))
 
     def latest(self) -> VersionReply:
         """Return the newest published policy."""
         with self._store.begin() as session:
-            return self._version(session, session.scalar(select(func.max(VersionTable.version))))
+            return versions.latest(session)
 
     def held(self) -> VersionReply:
         """Return the policy that a phase asks for which is active, or stopped and still played; the phase that was started last counts."""
@@ -578,17 +548,8 @@ class DataManager:
             for phase in sorted(played, key=lambda phase: -phase.seq):
                 version = work.phase_spec(work.find_phase(session, phase.plan.name)).sampling.version
                 if version is not None:
-                    return self._version(session, version)
+                    return versions.read(session, version)
             return VersionReply(policy=None)
-
-    @staticmethod
-    def _version(session: Session, version: int | None) -> VersionReply:
-        row = None if version is None else session.get(VersionTable, version)
-        if row is None:
-            return VersionReply(policy=None)
-        return VersionReply(
-            policy=VersionRecord(version=row.version, path=row.path, digest=row.digest, parent=row.parent)
-        )
 
     def stats(self) -> DataManagerStats:
         """Return the numbers of the data manager."""

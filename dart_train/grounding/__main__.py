@@ -54,6 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     from dart_train.grounding.reward import train_by_reward
     from dart_train.grounding.verifier import train_verifier
     from dart_train.model.policy_model import ModelNotFoundError
+    from dart_train.objectives.advantages import AdvantageError
 
     try:
         with out_of_memory_refused(ADVICE):
@@ -65,6 +66,8 @@ def main(argv: list[str] | None = None) -> int:
                 train_grounding(config, _report, ranks=ranks)
     except (ConfigError, ModelNotFoundError, FileExistsError) as error:
         return refuse(f"grounding: {error}")
+    except AdvantageError as error:
+        return refuse(f"grounding: {error}; run the same command again then: it goes on from its last checkpoint")
     return 0
 
 

@@ -75,6 +75,21 @@ def test_the_process_trains_by_reward_without_dropout(tmp_path: Path, capsys: py
     assert "dropout" in capsys.readouterr().err
 
 
+def test_an_advantage_of_ones_own_that_fails_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "faulty_advantage.py").write_text(
+        "def divided(rewards_G, steps_G):\n    return [1 / 0 for _ in rewards_G]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "config.json"
+    path.write_text(make_config(tmp_path, updates=1, advantage="faulty_advantage:divided").model_dump_json())
+    assert main(["--reward", "--config", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("grounding: the advantage 'faulty_advantage:divided' failed for the rewards [")
+    assert told.rstrip().endswith("it goes on from its last checkpoint")
+
+
 @pytest.mark.parametrize("key", OF_LABELS)
 def test_settings_of_labels_are_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = json.loads(make_config(tmp_path).model_dump_json())
