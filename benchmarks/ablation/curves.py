@@ -16,6 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from dart_train.report.throughput import update_lines, workers_lines
+from dart_train.report.utilisation_rows import training_workers
+
 LEAST_EPISODES = 0.5
 """Of the fullest evaluation of a run: one that the end of training cut off before that is no point of a level."""
 SMOOTHED = 3
@@ -51,6 +54,7 @@ class RunCurve:
         updates: Train steps.
         staleness_mean: Mean over train steps of the mean staleness of their tokens.
         groups: What became of the groups of training, by state.
+        workers_down_share: Of the inference workers' time, what they had failed for and were not back yet; None: not known.
         evaluation_share: What evaluations during training took of the desktops' time, of that of all episodes; None: not known.
     """
 
@@ -62,6 +66,7 @@ class RunCurve:
     staleness_mean: float | None
     groups: dict[str, int]
     evaluation_share: float | None = None
+    workers_down_share: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -102,7 +107,9 @@ def read_curve(run: Path) -> RunCurve:
                 success=round(sum(row[2] == 1 for row in episodes) / len(episodes), 4),
             )
         )
-    updates = [line for line in _lines(run / "metrics.jsonl") if line.get("kind") == "update"]
+    lines = _lines(run / "metrics.jsonl")
+    updates = [line for line in lines if line.get("kind") == "update"]
+    workers = training_workers(update_lines(lines), workers_lines(lines))
     staleness = [line["staleness_mean"] for line in updates if line.get("staleness_mean") is not None]
     return RunCurve(
         points=sorted(points, key=lambda point: point.desktop_steps),
@@ -113,6 +120,7 @@ def read_curve(run: Path) -> RunCurve:
         staleness_mean=round(fmean(staleness), 3) if staleness else None,
         groups=dict(states),
         evaluation_share=round(evaluated_s / busy_s, 4) if busy_s else None,
+        workers_down_share=None if workers is None else round(workers.down, 4),
     )
 
 

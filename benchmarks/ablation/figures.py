@@ -183,6 +183,7 @@ def _arm(by_seed: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         "masked": sum(curve.masked for curve in curves),
         "staleness_mean": [curve.staleness_mean for curve in curves],
         "evaluation_share": [curve.evaluation_share for curve in curves],
+        "workers_down_share": [curve.workers_down_share for curve in curves],
         "seeds": {str(seed): dict(record) for seed, record in sorted(by_seed.items())},
     }
 

@@ -41,7 +41,7 @@ from dart_train.report.throughput import (
     update_lines,
     workers_lines,
 )
-from dart_train.report.utilisation_rows import training_utilisation
+from dart_train.report.utilisation_rows import failing_workers, training_utilisation, training_workers
 from dart_train.run.masked_episodes import format_versions
 from dart_train.run.paths import RunPaths
 from dart_train.run.phases import STAGES_BY_PHASE, TEST, TRAIN, first_name, infeasible_tasks
@@ -169,7 +169,8 @@ async def build_report(
     baselines = {name: separate_infeasible(each, infeasible)[0] for name, each in results.items()}
     metrics = read_metrics(paths)
     episodes = [replace(episode, phase=first_name(episode.phase)) for episode in episode_lines(metrics)]
-    updates = update_lines(metrics)
+    updates, activity = update_lines(metrics), workers_lines(metrics)
+    failing = failing_workers(training_workers(updates, activity))
     desktops = recipe.desktops.count
     stats = await client.stats()
     trained_nothing = TRAIN in state.stages_s and recipe.train.updates and not stats.latest_version
@@ -214,12 +215,12 @@ async def build_report(
         masked=masked_rows(stats),
         failed_batches=failed_batches(metrics),
         throughput=stage_throughput(episodes, updates, STAGES_BY_PHASE),
-        utilisation=training_utilisation(episodes, updates, workers_lines(metrics), desktops, TRAIN),
+        utilisation=training_utilisation(episodes, updates, activity, desktops, TRAIN),
         throughput_charts=throughput_charts(episodes, updates, desktops, TRAIN),
         charts=_charts(metrics),
         examples=examples,
         examples_note=_examples_note(examples, told, finished=role in phases),
-        incidents=tuple(state.incidents),
+        incidents=(*state.incidents, *([] if failing is None else [f"During training {failing}."])),
         alarms=tuple(alarm_sentences(metrics)),
         evaluations=read_results(paths.evaluations),
         rewards=tuple(reward_notes(recipe.reward)),

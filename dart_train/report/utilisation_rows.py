@@ -22,6 +22,9 @@ from dart_train.utilisation import (
     trainer_shares,
 )
 
+DOWN_PERCENT = 5.0
+"""Percentage of the inference workers' time from which their failures are told."""
+
 
 def slot_seconds(episodes: Sequence[EpisodeLine], windows: Sequence[Interval]) -> dict[str, float]:
     """Sum what slots did inside the windows, by `SlotActivity`; what is missing they were idle.
@@ -87,9 +90,39 @@ def training_utilisation(
     trained = [each for each in episodes if each.phase == phase]
     return [
         *desktop_rows(trained, windows, desktops, seconds),
-        *worker_rows(recorded_worker_shares(activity, windows)),
+        *worker_rows(training_workers(updates, activity)),
         *trainer_rows(updates),
     ]
+
+
+def training_workers(updates: Sequence[UpdateLine], activity: Sequence[WorkersLine]) -> WorkerShares | None:
+    """Compute what the inference workers did while the policy was trained.
+
+    Args:
+        updates: Train steps of the run.
+        activity: What its inference workers did.
+
+    Returns:
+        Shares of their time; None where nothing is recorded.
+    """
+    return recorded_worker_shares(activity, active_intervals(work_spans((), updates)))
+
+
+def failing_workers(shares: WorkerShares | None) -> str | None:
+    """Tell that the inference workers fail again and again: each is started again, so that nothing else shows it.
+
+    Args:
+        shares: Shares of their time; None where nothing is recorded.
+
+    Returns:
+        One sentence; None where they were down for less than `DOWN_PERCENT` of their time.
+    """
+    if shares is None or 100 * shares.down < DOWN_PERCENT:
+        return None
+    return (
+        f"inference workers had failed and were not back yet for {100 * shares.down:.0f} % of their time: logs/policy-*.log says why each "
+        "of them ended"
+    )
 
 
 def trainer_rows(updates: Sequence[UpdateLine]) -> list[Utilisation]:

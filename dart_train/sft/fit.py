@@ -335,7 +335,7 @@ class _FineTuning:
         if self._refused_in_a_row >= min(MAX_REFUSED_UPDATES, self.updates):
             raise DemonstrationsUnusableError(
                 f"{self._refused_in_a_row} updates in a row could not be applied, the last because of {told}: {error}; leave these "
-                "demonstrations out, or lower sft.learning_rate, and begin anew under another --name: these checkpoints fit no other settings"
+                "demonstrations out, or lower sft.learning_rate, and begin anew under another --name"
             )
 
     def _accumulate_gradients(self, rows: Sequence[TrainRow]) -> float:

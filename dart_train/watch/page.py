@@ -87,6 +87,8 @@ def warnings(snapshot: RunSnapshot) -> list[str]:
     if snapshot.masked_percent:
         cause = f", latest cause: {snapshot.masked_cause}" if snapshot.masked_cause else ""
         found.append(f"{snapshot.masked_percent:.1f} % of the episodes are masked{cause}")
+    if snapshot.failing_workers is not None:
+        found.append(snapshot.failing_workers)
     if snapshot.alarm is not None:
         found.append(snapshot.alarm)
     if snapshot.failed_batches:

@@ -18,7 +18,8 @@ from dart_train.config import Recipe
 from dart_train.evaluation.reward_alarm import ALARM_KIND, alarm_sentences
 from dart_train.evaluation.reward_marks import reward_notes
 from dart_train.report.page import StageThroughput, Utilisation
-from dart_train.report.throughput import episode_lines, update_lines, workers_lines
+from dart_train.report.throughput import episode_lines, recorded_worker_shares, update_lines, workers_lines
+from dart_train.report.utilisation_rows import failing_workers
 from dart_train.run.decisions.stages import WARM_START, plan_stages
 from dart_train.run.phases import BASELINES, DEMO, STAGES_BY_PHASE, TRAIN, first_name
 from dart_train.run.state import RunState
@@ -79,6 +80,7 @@ class RunSnapshot:
         failed_batches: Batches that were not trained on.
         failed_batch_cause: Why the newest of them was not, None where there is none.
         paused: Why the run begins no work now, None where it goes on.
+        failing_workers: That inference workers fail again and again in the window; None where they do not, or it is not known.
         alarm: That the reward rises and evaluation does not, as of the newest evaluation; None where that is not so.
         incidents: What went wrong and was mended.
         rewards: One sentence each on rewards that are not the plain verdict of evaluators.
@@ -110,6 +112,7 @@ class RunSnapshot:
     failed_batches: int
     failed_batch_cause: str | None
     paused: str | None
+    failing_workers: str | None
     alarm: str | None
     incidents: tuple[str, ...]
     rewards: tuple[str, ...] = ()
@@ -183,6 +186,7 @@ def take_snapshot(
         failed_batches=len(failed),
         failed_batch_cause=str(failed[-1].get("cause")) if failed else None,
         paused=state.paused if running else None,
+        failing_workers=failing_workers(recorded_worker_shares(activity, [(end_s - window_s, end_s)])),
         alarm=_alarm(lines),
         incidents=tuple(state.incidents),
         rewards=tuple(reward_notes(recipe.reward)),

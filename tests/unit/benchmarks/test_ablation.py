@@ -98,15 +98,24 @@ def test_an_arm_is_judged_on_a_single_hard_family_too(tmp_path: Path) -> None:
     assert judged.tasks.families == hard
 
 
-def test_the_share_of_evaluations_is_read_from_the_run(tmp_path: Path) -> None:
+def test_shares_of_evaluations_and_of_failed_workers_are_read_from_the_run(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "data.db")) as store, store:
         columns = "phase, purpose, reward, started_at_s, stored_s, n_steps, version_min, version_max, duration_s"
         store.execute(f"create table trajectories ({columns})")
         store.execute("create table groups (state, phase)")
         rows = [("train", "train", 1.0, 0, 1, 3, 0, 0, 30.0), ("eval-during-1", "eval", 1.0, 2, 3, 2, 1, 1, 10.0)]
         store.executemany("insert into trajectories values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    assert read_curve(tmp_path).workers_down_share is None
+    step = {"kind": "update", "time_s": 10.0, "version": 1, "update": 1, "step_s": 1.0, "publish_s": 0.0, "wait_s": 9.0}
+    worked = {
+        "kind": "workers",
+        "time_s": 10.0,
+        "window_s": 10.0,
+        "workers": {"policy-0": {"serving": 6.0, "down": 2.5}},
+    }
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(step)}\n{json.dumps(worked)}\n")
     curve = read_curve(tmp_path)
-    assert (curve.evaluation_share, len(curve.points)) == (0.25, 1)
+    assert (curve.evaluation_share, len(curve.points), curve.workers_down_share) == (0.25, 1, 0.25)
 
 
 def _curve(*successes: float) -> RunCurve:

@@ -102,6 +102,20 @@ async def test_the_story_of_a_finished_run(tmp_path: Path, monkeypatch: pytest.M
     assert all(len(example.steps_S) == 2 and example.instruction for example in report.examples)
 
 
+async def test_workers_that_failed_again_and_again_are_an_incident(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RunHarness(tmp_path, monkeypatch)
+    shares = {"step_s": 20.0, "publish_s": 0.0, "wait_s": 80.0}
+    worked = {"policy-0": {"serving": 50.0, "updating": 10.0, "down": 40.0}}
+    append_metrics(harness.paths.metrics, {"kind": "update", "version": 1, "time_s": 1000.0, "tokens": 9, **shares})
+    append_metrics(harness.paths.metrics, {"kind": "workers", "time_s": 1000.0, "window_s": 100.0, "workers": worked})
+    await harness.run()
+    (incident,) = (await report_of(harness)).incidents
+    assert incident.startswith("During training inference workers had failed and were not back yet for 40 % of their")
+    assert incident in html.unescape((harness.paths.report / "index.html").read_text())
+
+
 async def test_two_successes_and_two_failures_are_shown_with_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

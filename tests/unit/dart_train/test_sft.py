@@ -205,7 +205,8 @@ def test_updates_that_are_never_finite_end_the_training_without_a_model(
 ) -> None:
     poison(monkeypatch, lambda batch: True)
     with pytest.raises(
-        DemonstrationsUnusableError, match=r"4 updates in a row.*step \d of rollout .* is not finite; leave.*another --name"
+        DemonstrationsUnusableError,
+        match=r"4 updates in a row.*step \d of rollout .* is not finite; leave.*another --name",
     ):
         fine_tune(config_of(root, "broken", epochs=2))
     assert not (root / "broken" / "model").exists()

@@ -273,6 +273,16 @@ def test_the_page_shows_inference_workers_and_the_lag() -> None:
     assert "42" in shown.getvalue()
 
 
+@pytest.mark.parametrize(("down_s", "told"), [(0.4, None), (3.0, "for 30 % of their time: logs/policy-")])
+def test_workers_that_fail_again_and_again_are_told(down_s: float, told: str | None) -> None:
+    """Each is started again, so that nothing else shows it."""
+    worked = {"policy-0": {"serving": 5.0, "updating": 1.0, "down": down_s}}
+    line = {"kind": "workers", "time_s": NOW_S - 5, "window_s": 10.0, "workers": worked}
+    failing = [each for each in warnings(snapshot_of([line], known=stats())) if "inference workers" in each]
+    assert len(failing) == (told is not None)
+    assert all(str(told) in each for each in failing)
+
+
 def test_a_run_that_has_ended_shows_its_last_minutes() -> None:
     lines = [episode(500.0, 1.0), episode(900.0, 0.0)]
     ended = snapshot_of(lines, running=False)
