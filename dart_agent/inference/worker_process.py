@@ -87,6 +87,7 @@ class WorkerProcess:
         self._clock = clock or SystemClock()
         self._process: asyncio.subprocess.Process | None = None
         self._lease: WeightLease | None = None
+        self._starts: int | None = None  # as the log tells it at the first start
 
     @property
     def pid(self) -> int | None:
@@ -231,13 +232,15 @@ class WorkerProcess:
 
     def _begin_log(self, log: BinaryIO) -> WorkerSettings:
         """Write a line about this start. Returns the settings with its seed."""
-        log.seek(0)
-        starts, last = 0, b"\n"
-        for last in log:
-            starts += last.startswith(_START_LINE)
-        seed = start_seed(self.settings.seed, starts)
-        told = f"{starts + 1} of {self.name}, seed {seed}\n".encode()
-        log.write((b"" if last.endswith(b"\n") else b"\n") + _START_LINE + told)
+        if self._starts is None:
+            log.seek(0)
+            self._starts = sum(line.startswith(_START_LINE) for line in log)
+        seed = start_seed(self.settings.seed, self._starts)
+        self._starts += 1
+        size = log.seek(0, os.SEEK_END)
+        log.seek(max(0, size - 1))
+        told = f"{self._starts} of {self.name}, seed {seed}\n".encode()
+        log.write((b"" if log.read() in (b"", b"\n") else b"\n") + _START_LINE + told)
         log.flush()
         return self.settings.model_copy(update={"seed": seed})
 
