@@ -88,9 +88,9 @@ def register_legacy_processors() -> None:
 def keep_cached_images() -> None:
     """Let vLLM's first model runner keep the pixels of images that its prefix cache covers; idempotent.
 
-    vLLM hands a new request to its runner without the pixels of images that the prefix cache covers. The first runner is not handed the
-    request again when it goes on after a pause that cleared the caches, or after a preemption: it encoded images without pixels then, and
-    the engine ended. The second runner is handed the whole request again, and is left as it is.
+    vLLM hands a new request to its runner without the pixels of images that the prefix cache covers. A request that goes on after a pause
+    that cleared the caches, or after a preemption, is not handed to the first runner again. That runner then encodes images without pixels,
+    which ends the engine. The second runner is handed the whole request again, and is left as it is.
     """
     from vllm.v1.core.sched import output
 
