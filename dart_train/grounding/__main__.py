@@ -67,7 +67,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, ModelNotFoundError, FileExistsError) as error:
         return refuse(f"grounding: {error}")
     except AdvantageError as error:
-        return refuse(f"grounding: {error}; correct it and run the same command again: it goes on from its last checkpoint")
+        return refuse(
+            f"grounding: {error}; correct it and run the same command again: it goes on from its last checkpoint"
+        )
     return 0
 
 
