@@ -93,6 +93,30 @@ async def test_a_desktop_whose_programs_start_others_all_the_time_is_saved(runc_
     assert (await case.exec("d2", "true"))["returncode"] == 0
 
 
+END_IN_HALVES = """import ctypes, os, threading, time
+def end():
+    time.sleep(0.03)
+    os._exit(0)
+while True:
+    if not (child := os.fork()):
+        threading.Thread(target=end).start()
+        ctypes.CDLL(None).pthread_exit(None)
+    os.waitpid(child, 0)
+    time.sleep(0.03)
+"""
+"""Half of the time there is a process whose first thread has ended while another has not, as for a moment in each that ends."""
+
+
+async def test_a_desktop_whose_processes_are_about_to_end_is_saved(runc_copies: Case) -> None:
+    case = runc_copies
+    await case.ready("d1")
+    await case.exec("d1", "python3", "-c", END_IN_HALVES, user="user", detach=True)
+    for number in range(6):
+        assert (await case.provider.snapshot("d1", f"ending{number}")).bytes > 0
+    await case.provider.restore("d2", "ending5")
+    assert (await case.exec("d2", "true"))["returncode"] == 0
+
+
 async def test_a_desktop_whose_watched_names_the_kernel_dropped_is_saved(runc_copies: Case) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can have the kernel drop names from its cache")

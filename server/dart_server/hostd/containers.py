@@ -44,6 +44,10 @@ CREDENTIALS_IN_QUEUE = "Control messages in queue"
 """CRIU's words for a message that carries its sender's credentials, in the queue of a socket (SO_PASSCRED)."""
 NAMELESS_WATCH = "error parsing [inotify"
 """CRIU's words for an inotify watch without a file handle: the kernel has dropped every name of what is watched from its cache."""
+HALF_ENDED = "Zombies with threads"
+"""CRIU's words for a process whose first thread has ended while others have not, as in the middle of `exit_group`."""
+PASSING = (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH, HALF_ENDED)
+"""CRIU's words for states that another attempt, a moment later, does not meet."""
 _log = logging.getLogger(__name__)
 
 
@@ -166,8 +170,9 @@ class ContainerManager:
         """Save processes and files of a desktop; returns how long it stood still, in seconds.
 
         CRIU cannot save a socket with an unread message that carries its sender's credentials. The processes of a browser that starts send
-        each other many, so the desktop runs on for a moment, and is saved then. Nor can it save a watch of which the kernel knows no name
-        any more, as after a lack of memory; then all names are looked up first.
+        each other many, so the desktop runs on for a moment, and is saved then. A process with threads that was frozen while it ended is
+        treated in the same way: its remaining threads end as soon as it runs on. Nor can CRIU save a watch of which the kernel knows no
+        name any more, as after a lack of memory; then all names are looked up first.
         """
         stood_still_s = 0.0
         failure: HostdHostFault | None = None
@@ -182,9 +187,7 @@ class ContainerManager:
                     self.runc.checkpoint(desktop.name, processes, work, supervised=supervised, further=further)
                     self.storage.commit_layer(desktop.name, layer_id)
                 except HostdHostFault as error:
-                    if wait_s is None or not any(
-                        words in str(error) for words in (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH)
-                    ):
+                    if wait_s is None or not any(words in str(error) for words in PASSING):
                         raise
                     failure = error
             stood_still_s += time.monotonic() - began_s

@@ -19,6 +19,7 @@ from dart_server.hostd.linux import cgroups, rlimits, vfork
 from dart_server.hostd.runtime.runc import Runc
 
 CREDENTIALS = "(00.065114) Error (criu/sk-queue.c:117): skqueue: Control messages in queue, not supported"
+HALF_ENDED = "(00.031406) Error (criu/seize.c:882): Zombies with threads are not supported"
 TERMINAL = "(00.049113) Error (criu/tty.c:2281): tty: ctty inheritance detected sid/pgrp 44, no PTY slave with sid/pgrp"
 
 
@@ -71,8 +72,9 @@ def save(held: ContainerManager, place: Path) -> float:
     return held._save(desktop, place / "images", place / "work", "1")
 
 
-def test_a_desktop_whose_programs_pass_credentials_runs_on_and_is_saved_then(place: Path) -> None:
-    held, storage = manager(place, CREDENTIALS, failures=2)
+@pytest.mark.parametrize("said", [CREDENTIALS, HALF_ENDED])
+def test_a_desktop_in_a_state_that_passes_runs_on_and_is_saved_then(place: Path, said: str) -> None:
+    held, storage = manager(place, said, failures=2)
     assert save(held, place) > 0
     assert (place / "ran").read_text().split() == ["freeze", "checkpoint", "thaw"] * 3
     assert storage.calls == ["commit_layer"]
