@@ -5,8 +5,8 @@ episode ended and its last screenshots, and nothing that the policy wrote, which
 is exactly `VERDICT: success` or `VERDICT: failure`, once. A model that gives no such verdict, or whose endpoint refuses the question, is
 asked about black screens (`control`): where it gives a verdict there, the screen, where the policy writes, made it answer so, and the
 episode scores 0 with that cause; where it gives none, it cannot judge at all, and the episode is masked. An endpoint that fails is asked
-again as `dart_agent.inference.decisions.retries` says, and is then at fault. Non-goals: evidence; a judge errs, and a policy learns to
-look successful to it, so that its rewards are marked as such everywhere.
+again as `dart_agent.inference.decisions.retries` says, and is then at fault, as is one that takes no question of this size. Non-goals:
+evidence; a judge errs, and a policy learns to look successful to it, so that its rewards are marked as such everywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import httpx
 import numpy as np
 
 from dart_agent.chat_api.endpoint_policy import EndpointPolicy
-from dart_agent.errors import PolicyUnavailableError, RequestRejected
+from dart_agent.errors import PolicyUnavailableError, PromptTooLongError, RequestRejected
 from dart_agent.rewards.control import ask_with_control
 from dart_agent.rewards.settings import JudgeSettings
 from dart_agent.rewards.source import EndedEpisode, EpisodeRefusedError, RewardError, Verdict, prepare_task
@@ -113,7 +113,11 @@ class JudgeReward:
             raise EpisodeRefusedError(str(error), details) from None
 
     async def _ask(self, ended: EndedEpisode, screens: Sequence[RgbImage], end: str) -> Completion:
-        """The model's answer. Raises EpisodeRefusedError where the endpoint refuses the question, RewardError where it does not answer."""
+        """The model's answer.
+
+        Raises EpisodeRefusedError where the endpoint refuses the question, RewardError where it does not answer or takes no question of
+        this size: how many screens it sees, and of which resolution, is for the settings to say.
+        """
         question = (
             f"Task: {ended.task.instruction}\n\nThe episode ended after {len(ended.trajectory.steps_S)} steps. {end} "
             f"Its last {len(screens)} screenshots:"
@@ -127,6 +131,8 @@ class JudgeReward:
         )
         try:
             return await self._endpoint.complete(request)
+        except PromptTooLongError as error:
+            raise RewardError(f"{error}; the question is too large: lower reward.judge.screenshots") from None
         except RequestRejected as error:
             raise EpisodeRefusedError(str(error)) from None
         except PolicyUnavailableError as error:

@@ -23,6 +23,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -37,11 +38,14 @@ from dart_envs.observations.transforms import encode_png
 from dart_envs.tasks import Task
 from dart_envs.types import RgbImage
 from dart_server.wire import Clock
+from dart_server.wire.guest_answers import JsonLimit, parse_json
 
 MAX_OUTPUT_BYTES = 65_536
 """Of standard output; of standard error the first bytes are kept and the others read and forgotten."""
 _TOLD_STDERR = 300
 _CHUNK_BYTES = 16_384
+_REPLY_LIMIT = JsonLimit(MAX_OUTPUT_BYTES, depth=64, values=MAX_OUTPUT_BYTES)
+_WAIT = {"type": "wait", "duration_s": 1.0}
 _KEYS = frozenset({"reward", "details", "cause"})
 
 
@@ -72,7 +76,7 @@ class ProgramReward:
         """Run the program on an episode."""
         return await ask_with_control(
             lambda: self._judge(ended, episode_record, ended.last_screens),
-            lambda: self._judge(ended, control_record, lambda _count: [np.zeros_like(ended.final_screen)]),
+            lambda: self._judge(ended, control_record, partial(_black_screens, ended)),
         )
 
     async def _judge(
@@ -214,21 +218,32 @@ def episode_record(ended: EndedEpisode) -> dict[str, Any]:
 
 
 def control_record(ended: EndedEpisode) -> dict[str, Any]:
-    """Describe an episode of the same task in which the agent said at once that it is done.
+    """Describe an episode of the same task, as long as the one that was played, in which the agent waited and then said that it is done.
+
+    A program that is too slow for the number of steps of an honest episode is too slow for this one, too.
 
     Args:
         ended: The episode that was played.
 
     Returns:
-        JSON values, without screenshots; nothing in them is the policy's doing.
+        JSON values, without screenshots; nothing in them but the number of steps is the policy's doing.
     """
+    count = max(1, len(ended.trajectory.steps_S))
+    actions = [_WAIT] * (count - 1) + [{"type": "done"}]
     return episode_record(ended) | {
         "stop": StopReason.DONE.value,
         "end": StopReason.DONE.end.value,
-        "duration_s": 1.0,
-        "steps": [{"index": 0, "text": "", "action": {"type": "done"}, "parse_error": None}],
+        "duration_s": float(count),
+        "steps": [
+            {"index": index, "text": "", "action": action, "parse_error": None} for index, action in enumerate(actions)
+        ],
         "evaluator": {"reward": 0.0, "outcome": {}} if ended.task.active_evaluators else None,
     }
+
+
+def _black_screens(ended: EndedEpisode, count: int) -> list[RgbImage]:
+    """As many black screens as the program would get of the episode."""
+    return [np.zeros_like(screen) for screen in ended.last_screens(count)]
 
 
 def parse_reply(output: bytes) -> Verdict:
@@ -245,9 +260,8 @@ def parse_reply(output: bytes) -> Verdict:
         RewardError: It says that there is none.
     """
     try:
-        lines = output.decode("utf-8").strip().splitlines()
-        reply = json.loads(lines[0]) if len(lines) == 1 else None
-    except (ValueError, RecursionError):  # the latter: too many brackets in each other
+        reply = parse_json(output, _REPLY_LIMIT) if len(output.decode("utf-8").strip().splitlines()) == 1 else None
+    except ValueError:
         reply = None
     if not isinstance(reply, dict) or not {"reward"} <= reply.keys() <= _KEYS:
         shown = output[:_TOLD_STDERR].decode("utf-8", "replace").strip()

@@ -10,16 +10,20 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dart_envs.evaluators.opendocument import Cell
 
 MAX_NESTING = 40
 MAX_LENGTH = 4000
-MAX_RANGE_CELLS = 100_000
+MAX_READ_CELLS = 1_000_000
+"""How many cells the formulas of one sheet may read in all, repetitions counted."""
+MAX_ROWS = 1_048_576
+"""Rows of a sheet: what a reference to a whole column refers to."""
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)|(\[[^\]]*\])|([A-Z][A-Z0-9.]*)(?=\()|([-+*/^()%;]))")
 _KINDS = ("number", "reference", "function", "sign")
 _REFERENCE = re.compile(r"\[\.\$?([A-Z]{1,3})\$?([1-9]\d{0,6})(?::\.\$?([A-Z]{1,3})\$?([1-9]\d{0,6}))?\]")
+_COLUMNS = re.compile(r"\[\.\$?([A-Z]{1,3}):\.\$?([A-Z]{1,3})\]")
 Values = list[float]
 
 FUNCTIONS: Mapping[str, Callable[[Values], float]] = {
@@ -54,6 +58,7 @@ class FormulaCells:
         self._cells = cells
         self._known: dict[tuple[int, int], float] = {}
         self._open: set[tuple[int, int]] = set()
+        self._read = 0
 
     def value(self, place: tuple[int, int]) -> float:
         """What the formula of a cell gives. Raises NotComputable."""
@@ -75,6 +80,17 @@ class FormulaCells:
         if cell.formula:
             return self.value(place)
         return cell.value if isinstance(cell.value, float) else None
+
+    def numbers(self, rows: range, columns: range) -> Values:
+        """The numbers of a range. Raises NotComputable where the formulas of this sheet have read more cells than any answer needs."""
+        places: Iterable[tuple[int, int]] = self._cells
+        if len(rows) * len(columns) <= len(self._cells):
+            places = ((row, column) for row in rows for column in columns)
+        self._read += min(len(rows) * len(columns), len(self._cells))
+        if self._read > MAX_READ_CELLS:
+            raise NotComputable(f"the formulas read more than {MAX_READ_CELLS} cells")
+        held = (self.number(place) for place in places if place[0] in rows and place[1] in columns)
+        return [number for number in held if number is not None]
 
     def single(self, place: tuple[int, int]) -> float:
         """The same for arithmetic, in which an empty cell is 0. Raises NotComputable for a text."""
@@ -176,10 +192,10 @@ class _Expression:
         if kind == "number":
             return float(text)
         if kind == "reference":
-            places = _places(text)
-            if len(places) != 1:
+            rows, columns = _ranges(text)
+            if len(rows) * len(columns) != 1:
                 raise NotComputable("a range where one cell is needed")
-            return self._cells.single(places[0])
+            return self._cells.single((rows[0], columns[0]))
         if kind == "function":
             return self._call(text)
         raise NotComputable("the formula ends early")
@@ -205,8 +221,7 @@ class _Expression:
         after = self._tokens[self._at + 1][1] if self._at + 1 < len(self._tokens) else ""
         if kind == "reference" and after in (";", ")"):
             self._at += 1
-            numbers = map(self._cells.number, _places(text))
-            return [number for number in numbers if number is not None]
+            return self._cells.numbers(*_ranges(text))
         return [self._sum()]
 
 
@@ -221,14 +236,19 @@ def _plain(name: str, arguments: Sequence[Values]) -> float:
     return math.copysign(math.floor(abs(values[0]) * scale + 0.5) / scale, values[0])
 
 
-def _places(reference: str) -> list[tuple[int, int]]:
-    """The cells of a reference to the same sheet, `[.B2]` or `[.B2:.B9]`."""
+def _ranges(reference: str) -> tuple[range, range]:
+    """Rows and columns of a reference to the same sheet, `[.B2]`, `[.B2:.B9]` or `[.B:.B]`."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        raise NotComputable(f"{reference} is not a cell or a range of this sheet")
-    first = (int(match[2]) - 1, column_number(match[1]))
-    last = first if match[3] is None else (int(match[4]) - 1, column_number(match[3]))
-    rows, columns = (range(min(one, other), max(one, other) + 1) for one, other in zip(first, last, strict=True))
-    if len(rows) * len(columns) > MAX_RANGE_CELLS:
-        raise NotComputable(f"{reference} is larger than any answer needs")
-    return [(row, column) for row in rows for column in columns]
+        whole = _COLUMNS.fullmatch(reference)
+        if whole is None:
+            raise NotComputable(f"{reference} is not a cell or a range of this sheet")
+        return range(MAX_ROWS), _between(column_number(whole[1]), column_number(whole[2]))
+    row, column = int(match[2]) - 1, column_number(match[1])
+    if match[3] is None:
+        return range(row, row + 1), range(column, column + 1)
+    return _between(row, int(match[4]) - 1), _between(column, column_number(match[3]))
+
+
+def _between(one: int, other: int) -> range:
+    return range(min(one, other), max(one, other) + 1)

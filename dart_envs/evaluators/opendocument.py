@@ -69,13 +69,17 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """One paragraph. style: name that the user sees; looks: what holds for all its characters (`bold`, `italic`, `underline`)."""
+    """One paragraph.
+
+    style: name that the user sees. looks: what holds for all its characters (`bold`, `italic`, `underline`). list_kind: `bulleted`,
+    `numbered`, `unmarked` (a list that shows neither), or "" outside of lists.
+    """
 
     text: str
     style: str
     align: str
     looks: frozenset[str]
-    listed: bool
+    list_kind: str
     page_break: bool
     columns: int | None = None
     rows: int | None = None
@@ -283,12 +287,13 @@ class OpenDocument:
 
     def paragraphs(self) -> list[Paragraph]:
         """Paragraphs and headings in order, those of lists too; a table is one entry with its rows and columns."""
-        return list(self._blocks(self.body, listed=False, depth=0))
+        return list(self._blocks(self.body, (), depth=0))
 
-    def _blocks(self, parent: Element, *, listed: bool, depth: int) -> Iterator[Paragraph]:
+    def _blocks(self, parent: Element, lists: tuple[str, ...], *, depth: int) -> Iterator[Paragraph]:
+        """lists: names of the styles of the lists around the parent, the outermost first; "" for one without a style of its own."""
         for element in parent:
             if element.tag in (qualified_name("text:p"), qualified_name("text:h")):
-                yield self._paragraph(element, listed)
+                yield self._paragraph(element, lists)
             elif element.tag == qualified_name("table:table"):
                 if element.find(f".//{qualified_name('table:table')}") is not None:
                     raise InvalidArtifact(f"{self._path} has a table inside a table")
@@ -297,7 +302,8 @@ class OpenDocument:
                     sum(_repeats(cell, "columns") for cell in row.iter(qualified_name("table:table-cell")))
                     for row in rows
                 ]
-                yield Paragraph("", "", "", frozenset(), listed, False, max(widths, default=0), len(rows))
+                kind = self._list_kind(lists, "")
+                yield Paragraph("", "", "", frozenset(), kind, False, max(widths, default=0), len(rows))
             elif (
                 element.tag
                 in (qualified_name("text:list"), qualified_name("text:list-item"), qualified_name("text:section"))
@@ -305,13 +311,33 @@ class OpenDocument:
             ):
                 if element.get(qualified_name("text:display"), "true") != "true":
                     raise InvalidArtifact(f"{self._path} has a part that is not shown")
-                yield from self._blocks(
-                    element, listed=listed or element.tag == qualified_name("text:list"), depth=depth + 1
-                )
+                own = (element.get(qualified_name("text:style-name"), ""),)
+                inner = lists + own if element.tag == qualified_name("text:list") else lists
+                yield from self._blocks(element, inner, depth=depth + 1)
             elif element.tag != qualified_name("text:tracked-changes") and "".join(element.itertext()).strip():
                 raise InvalidArtifact(f"{self._path} has text outside its paragraphs, lists and tables")
 
-    def _paragraph(self, element: Element, listed: bool) -> Paragraph:
+    def _list_kind(self, lists: tuple[str, ...], style: str) -> str:
+        """What marks a paragraph of a style inside of lists, by the style of the innermost one that has one; see `Paragraph`."""
+        if not lists:
+            return ""
+        named = [name for name in reversed(lists) if name] or [self._list_style_name(style)]
+        level = str(len(lists))
+        for group in self._style_groups:
+            for found in group.iter(qualified_name("text:list-style")):
+                if found.get(qualified_name("style:name")) != named[0]:
+                    continue
+                for mark in found:
+                    if mark.get(qualified_name("text:level")) == level:
+                        return _list_mark(mark)
+        return "unmarked"
+
+    def _list_style_name(self, style: str) -> str:
+        """The list style that a paragraph style brings, "" for none."""
+        chain = self._style_chain("paragraph", style)
+        return next((name for one in chain if (name := one.get(qualified_name("style:list-style-name")))), "")
+
+    def _paragraph(self, element: Element, lists: tuple[str, ...]) -> Paragraph:
         style = element.get(qualified_name("text:style-name"), "")
         self._check_shown("paragraph", style)
         if element.find(f".//{qualified_name('text:note')}") is not None:
@@ -322,7 +348,7 @@ class OpenDocument:
             style=self.display_name("paragraph", style),
             align=self.style_property("paragraph", style, "paragraph", "fo:text-align"),
             looks=frozenset.intersection(*looks) if looks else frozenset(),
-            listed=listed,
+            list_kind=self._list_kind(lists, style),
             page_break=self.style_property("paragraph", style, "paragraph", "fo:break-before") == "page",
         )
 
@@ -411,6 +437,15 @@ MIN_FONT_CM = 4 * 2.54 / 72
 _BESIDE_SLIDE = frozenset({qualified_name("presentation:notes"), qualified_name("office:annotation")})
 _LENGTH = re.compile(r"(-?\d+(?:\.\d+)?)(cm|mm|in|pt)")
 _CM = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72}
+
+
+def _list_mark(level: Element) -> str:
+    """What a level of a list style puts before its items."""
+    if level.tag == qualified_name("text:list-level-style-bullet"):
+        return "bulleted" if level.get(qualified_name("text:bullet-char"), "").strip() else "unmarked"
+    if level.tag == qualified_name("text:list-level-style-number"):
+        return "numbered" if level.get(qualified_name("style:num-format"), "") else "unmarked"
+    return "bulleted" if level.tag == qualified_name("text:list-level-style-image") else "unmarked"
 
 
 def _length_cm(text: str) -> float | None:

@@ -89,6 +89,7 @@ class StoredVersion:
         digest: Digest of its weights, None where none is recorded.
         earlier_tests: How often the run itself evaluated on the test split.
         validation: Success in the run's own evaluations on validation, None where it has none of this version.
+        trained_families: Families that it was trained on; None: those of the recipe.
     """
 
     source: str
@@ -100,6 +101,7 @@ class StoredVersion:
     digest: str | None = None
     earlier_tests: int = 0
     validation: Estimate | None = None
+    trained_families: tuple[str, ...] | None = None
 
     @property
     def version(self) -> int:
@@ -195,6 +197,7 @@ def version_of_run(paths: RunPaths, recipe: Recipe, choice: str) -> StoredVersio
         digest=record.digest,
         earlier_tests=ntests,
         validation=candidates.get(number),
+        trained_families=tuple(run.recipe.tasks.families),
     )
 
 
@@ -403,7 +406,9 @@ async def evaluate(
             conditions=comparison_conditions(phase, phase.task_ids or (), limits),
             rows=result_rows(
                 own,
-                trained_families=recipe.tasks.families,
+                trained_families=recipe.tasks.families
+                if version.trained_families is None
+                else version.trained_families,
                 infeasible=infeasible,
                 success_at=recipe.reward.success_at,
             ),

@@ -73,12 +73,35 @@ def _cell_matches(document: OpenDocument, cell: Cell | None, rule: Mapping[str, 
     return all(tests[name](want) for name, want in rule.items())
 
 
+LARGE_NUMBER = 1e6
+"""Beyond all numbers of the tables that tasks begin with."""
+
+
+def _depends_on(cells: Mapping[tuple[int, int], Cell], place: tuple[int, int], others: Sequence[str]) -> bool:
+    """Whether a cell has a formula whose value changes with each of the cells of these names."""
+    if place not in cells:
+        return False
+    try:
+        value = FormulaCells(cells).value(place)
+        for name in others:
+            changed = (
+                {**cells, parse_cell(name): Cell(number, "float", "", "", (1, 1), "")}
+                for number in (LARGE_NUMBER, -LARGE_NUMBER)
+            )
+            if all(FormulaCells(held).value(place) == value for held in changed):
+                return False
+    except NotComputable:
+        return False
+    return True
+
+
 def check_spreadsheet(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
-    """{names, sheet, rows, cells: {B7: {value, formula, function, number, decimals, looks, spans, note, …}}, hidden}.
+    """{names, sheet, rows, cells: {B7: {value, formula, function, depends_on, number, decimals, looks, spans, note, …}}, hidden}.
 
     names: of all sheets in order. The rest is about one sheet (`sheet`, else the only one). rows: all it holds. formula: whether the
-    cell is computed from others. looks: exactly these of bold, italic, underline. hidden: numbers of hidden rows, from 1.
-    Formulas are computed here: one that gives another value than the file says fails, and so does one that cannot be computed.
+    cell is computed from others. depends_on: names of cells each of which, changed alone, changes what the formula gives. looks: exactly
+    these of bold, italic, underline. hidden: numbers of hidden rows, from 1. Formulas are computed here: one that gives another value than
+    the file says fails, and so does one that cannot be computed.
     """
     document = _open_document(result, "spreadsheet")
     sheets = document.sheets()
@@ -99,10 +122,14 @@ def _sheet_matches(document: OpenDocument, sheet: Sheet, rules: Mapping[str, Any
         return False
     if "hidden" in rules and sheet.hidden_rows != {row - 1 for row in rules["hidden"]}:
         return False
-    return all(
-        _cell_matches(document, sheet.cells.get(parse_cell(name)), rule)
-        for name, rule in rules.get("cells", {}).items()
-    )
+    for name, rule in rules.get("cells", {}).items():
+        place = parse_cell(name)
+        of_cell = {key: want for key, want in rule.items() if key != "depends_on"}
+        if not _cell_matches(document, sheet.cells.get(place), of_cell):
+            return False
+        if "depends_on" in rule and not _depends_on(sheet.cells, place, rule["depends_on"]):
+            return False
+    return True
 
 
 def _formulas_hold(sheet: Sheet) -> bool:
@@ -121,10 +148,11 @@ def _formulas_hold(sheet: Sheet) -> bool:
 
 
 def check_text_document(result: FileResult, rules: Mapping[str, Any], options: Options) -> float:
-    """{paragraphs: [{text, style, align, looks, listed, page_break} or {table: [rows, columns]}], page, skip_empty}.
+    """{paragraphs: [{text, style, align, looks, listed, list_kind, page_break} or {table: [rows, columns]}], page, skip_empty}.
 
-    All paragraphs in order; trailing empty ones do not count, with `skip_empty` no empty ones.
-    looks: exactly these. page: orientation that some page layout has.
+    All paragraphs in order; trailing empty ones do not count, with `skip_empty` no empty ones. align: what it is, or a list of what it may
+    be. looks: exactly these. list_kind: `bulleted`, `numbered`, `unmarked`, or "" outside of lists. page: orientation that some page layout
+    has.
     """
     document = _open_document(result, "text")
     held = document.paragraphs()
@@ -144,9 +172,10 @@ def _paragraph_matches(held: Paragraph, rule: Mapping[str, Any]) -> bool:
     tests: dict[str, Callable[[Any], bool]] = {
         "text": lambda want: held.text == want,
         "style": lambda want: held.style == want,
-        "align": lambda want: held.align == want,
+        "align": lambda want: held.align in ([want] if isinstance(want, str) else want),
         "looks": lambda want: held.looks == set(want),
-        "listed": lambda want: held.listed == want,
+        "listed": lambda want: bool(held.list_kind) == want,
+        "list_kind": lambda want: held.list_kind == want,
         "page_break": lambda want: held.page_break == want,
     }
     return all(tests[name](want) for name, want in rule.items())

@@ -46,6 +46,8 @@ def display_shows(number: int) -> JsonDict:
 def calculate(random: Random) -> TaskDraft:
     """A sum, a difference or a product of two numbers. The near miss forgets to press =."""
     first, second = random.randrange(12, 99), random.randrange(3, 10)
+    if first == 2 * second:  # without =, the display shows the second number, and that would be the difference
+        first += 1
     sign, word, result = random.choice(
         (("+", "plus", first + second), ("-", "minus", first - second), ("*", "times", first * second))
     )

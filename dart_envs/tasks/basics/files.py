@@ -23,7 +23,7 @@ from dart_envs.tasks.basics.parts import (
     text_sha256,
     type_text,
 )
-from dart_envs.tasks.basics.words import random_sentence, sample_nouns
+from dart_envs.tasks.basics.words import random_sentences, sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft
 
 FOLDER = "/home/user/Work"
@@ -105,7 +105,7 @@ def delete_file(random: Random) -> TaskDraft:
     names = [f"{word}.txt" for word in sample_nouns(random, 4)]
     goal, wrong = random.sample(names, 2)
     delete = [key("shift", "delete"), key("enter"), pause(), DONE]
-    texts = {name: f"{random_sentence(random)}\n" for name in names}
+    texts = {name: f"{text}\n" for name, text in zip(names, random_sentences(random, len(names)), strict=True)}
     return TaskDraft(
         instruction=f"Delete the file {goal}.",
         config=open_app(random, files=names, texts=texts),

@@ -21,7 +21,7 @@ from dart_envs.tasks.basics.parts import (
     text_sha256,
     type_text,
 )
-from dart_envs.tasks.basics.words import random_sentence, sample_nouns
+from dart_envs.tasks.basics.words import random_sentence, random_sentences, sample_nouns
 from dart_envs.tasks.suite import Family, TaskDraft
 
 FOLDER = "/home/user/Work"
@@ -65,7 +65,7 @@ def shell_remove(random: Random) -> TaskDraft:
     """Remove one of four files. The near miss removes another one."""
     names = [f"{word}.txt" for word in sample_nouns(random, 4)]
     goal, wrong = random.sample(names, 2)
-    texts = {name: f"{random_sentence(random)}\n" for name in names}
+    texts = {name: f"{text}\n" for name, text in zip(names, random_sentences(random, len(names)), strict=True)}
     return TaskDraft(
         instruction=f"In the terminal, remove the file {goal}.",
         config=open_app(random, texts),

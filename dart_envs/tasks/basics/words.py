@@ -42,6 +42,16 @@ def sample_nouns(random: Random, count: int) -> list[str]:
     return random.sample(NOUNS, count)
 
 
+def random_sentences(random: Random, count: int) -> list[str]:
+    """`count` different sentences."""
+    found: list[str] = []
+    while len(found) < count:
+        sentence = random_sentence(random)
+        if sentence not in found:
+            found.append(sentence)
+    return found
+
+
 def random_sentence(random: Random) -> str:
     """Three words, as in `Tiger needs Bread`."""
     subject, thing = sample_nouns(random, 2)

@@ -71,6 +71,11 @@ def select_cells(place: str) -> list[JsonDict]:
     return [key("ctrl", "shift", "t"), type_text(f"{place}\n")]
 
 
+def numbered_cells(letter: str, last: int) -> list[str]:
+    """The names of a column's cells below its header."""
+    return [f"{letter}{number}" for number in range(2, last + 1)]
+
+
 def with_value(rows: Table, row: int, column: int, value: Value) -> list[list[Value]]:
     """The rows with one cell changed."""
     copy = [list(one) for one in rows]
@@ -111,7 +116,12 @@ def calc_total(random: Random) -> TaskDraft:
         instruction=f"Below the last row of the open spreadsheet, write Total in column A and a formula that adds up"
         f" {table.rows[0][column]} in column {letter}, then save it.",
         config=table.config(),
-        evaluator=saved_file_is(table.path, CHECK, rows=rows, cells={place: {"formula": True}}),
+        evaluator=saved_file_is(
+            table.path,
+            CHECK,
+            rows=rows,
+            cells={place: {"formula": True, "depends_on": numbered_cells(letter, last)}},
+        ),
         oracle=[*label, type_text(f"=SUM({letter}2:{letter}{last})\n"), *SAVE],
         near_miss=[*label, type_text(f"=SUM({letter}3:{letter}{last})\n"), *SAVE],
         exploits=[table.csv_exploit(rows), table.file_exploit(rows)],
@@ -119,7 +129,7 @@ def calc_total(random: Random) -> TaskDraft:
 
 
 def calc_largest(random: Random) -> TaskDraft:
-    """The largest or smallest number of a column in a named cell, by MAX or MIN."""
+    """The largest or smallest number of a column in a named cell, by MAX or MIN. The near miss takes the other function."""
     table = random_goods(random)
     column = random.choice((1, 2))
     function, words = random.choice((("MAX", "largest"), ("MIN", "smallest")))
@@ -137,7 +147,10 @@ def calc_largest(random: Random) -> TaskDraft:
         f" {function}, then save it.",
         config=table.config(),
         evaluator=saved_file_is(
-            table.path, CHECK, cells={place: {"value": value, "formula": True, "function": function}}
+            table.path,
+            CHECK,
+            rows=literal,
+            cells={place: {"formula": True, "function": function, "depends_on": numbered_cells(letter, last)}},
         ),
         oracle=[*select_cells(place), type_text(f"={function}{span}"), *SAVE],
         near_miss=[*select_cells(place), type_text(f"={wrong}{span}"), *SAVE],
@@ -164,7 +177,13 @@ def calc_fill_formula(random: Random) -> TaskDraft:
         f" {table.rows[0][1]} {words} {table.rows[0][2]} in every row, then save it.",
         config=table.config(),
         evaluator=saved_file_is(
-            table.path, CHECK, rows=rows, cells={f"D{number}": {"formula": True} for number in range(2, last + 1)}
+            table.path,
+            CHECK,
+            rows=rows,
+            cells={
+                f"D{number}": {"formula": True, "depends_on": [f"B{number}", f"C{number}"]}
+                for number in range(2, last + 1)
+            },
         ),
         oracle=[*head, *select_cells(f"D2:D{last}"), formula, key("alt", "enter"), *SAVE],
         near_miss=[*head, *select_cells("D2"), formula, key("enter"), *SAVE],

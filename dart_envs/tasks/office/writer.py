@@ -26,6 +26,7 @@ from dart_envs.tasks.office.parts import (
 from dart_envs.tasks.suite import Family, TaskDraft
 
 CHECK = "check_text_document"
+NOT_ALIGNED = ["", "start", "left"]
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
@@ -42,7 +43,7 @@ class WriterDocument:
 
     def paragraphs_are(self, **changes: Any) -> JsonDict:
         """Evaluator: the lines as they were, each plain, but for `changes` by index (`p2`: what is to hold of line 2)."""
-        plain = {"looks": [], "listed": False, "style": "Standard", "page_break": False}
+        plain = {"looks": [], "list_kind": "", "style": "Standard", "page_break": False, "align": NOT_ALIGNED}
         rules = [{"text": line, **plain} | changes.get(f"p{index}", {}) for index, line in enumerate(self.lines)]
         return saved_file_is(self.path, CHECK, paragraphs=rules)
 
@@ -179,24 +180,27 @@ def writer_table(random: Random) -> TaskDraft:
 
 
 def writer_bullets(random: Random) -> TaskDraft:
-    """Some lines as a list. The near miss leaves out the last of them; an exploit writes hyphens."""
+    """Some lines as a list. The near miss leaves out the last of them or makes the other kind of list; an exploit writes hyphens."""
     doc = random_document(random, min_items=5)
     first = random.randint(0, 1)
     last = random.randint(first + 2, len(doc.lines) - 1)
-    kind, keys = random.choice((("bulleted", ("shift", "f12")), ("numbered", ("f12",))))
+    kinds: dict[str, tuple[str, ...]] = {"bulleted": ("shift", "f12"), "numbered": ("f12",)}
+    kind = random.choice(tuple(kinds))
+    wrong = next(one for one in kinds if one != kind)
+    half = random.random() < 0.5
     hyphens = [f"- {line}" if first <= index <= last else line for index, line in enumerate(doc.lines)]
 
-    def play(end: int) -> list[JsonDict]:
+    def play(end: int, of: str) -> list[JsonDict]:
         mark = [*go_to_line(first), *repeat_key("shift", "down", times=end - first), key("shift", "end")]
-        return [*mark, key(*keys), *SAVE]
+        return [*mark, key(*kinds[of]), *SAVE]
 
-    listed = {f"p{index}": {"listed": True} for index in range(first, last + 1)}
+    listed = {f"p{index}": {"list_kind": kind} for index in range(first, last + 1)}
     return TaskDraft(
         instruction=f"In the open document, turn the {ORDINALS[first]} to {ORDINALS[last]} line into a {kind} list and save it.",
         config=doc.config(),
         evaluator=doc.paragraphs_are(**listed),
-        oracle=play(last),
-        near_miss=play(last - 1),
+        oracle=play(last, kind),
+        near_miss=play(last - 1, kind) if half else play(last, wrong),
         exploits=[doc.txt_exploit(hyphens), doc.file_exploit(hyphens)],
     )
 

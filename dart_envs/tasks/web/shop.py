@@ -20,6 +20,7 @@ from dart_envs.tasks.web.parts import (
     exploit_forged_log,
     exploit_headless_browser,
     fill,
+    last_event_logged,
     serve_site,
 )
 
@@ -180,14 +181,14 @@ INBOX_SCRIPT = """function removeTicked(event) {
   const chosen = [...document.querySelectorAll("input:checked")].map(box => box.value);
   if (chosen.length && confirm("Delete " + chosen.length + " messages?")) {
     document.querySelectorAll("input:checked").forEach(box => box.closest("tr").remove());
-    send(event, "delete", chosen);
+    send(event, "keep", [...document.querySelectorAll("input")].map(box => box.value));
   }
 }
 """
 
 
 def web_inbox(random: Random) -> TaskDraft:
-    """Delete all messages of one sender, and say yes to the question. The near miss says no."""
+    """Delete all messages of one sender, in one go or several, and say yes to the question. The near miss says no."""
     senders = sample_nouns(random, 3)
     of = [*senders, *(random.choice(senders) for _ in range(4))]
     random.shuffle(of)
@@ -197,15 +198,15 @@ def web_inbox(random: Random) -> TaskDraft:
         for number, sender in enumerate(of, start=1)
     ]
     body = table(["", "From"], rows) + "<br>" + button("Delete", "removeTicked(event)")
-    numbers = [str(number) for number, sender in enumerate(of, start=1) if sender == goal]
-    tick = [click("check box", f"Message {number}") for number in numbers]
+    kept = [str(number) for number, sender in enumerate(of, start=1) if sender != goal]
+    tick = [click("check box", f"Message {number}") for number, sender in enumerate(of, start=1) if sender == goal]
     return TaskDraft(
         instruction=f"Delete every message from {goal}, and no other.",
         config=serve_site("Inbox", {"/": page("Inbox", body, INBOX_SCRIPT)}),
-        evaluator=events_logged(("delete", numbers)),
+        evaluator=last_event_logged("keep", kept),
         oracle=[*tick, click_button("Delete"), pause(1.0), key("enter"), *FINISH],
         near_miss=[*tick, click_button("Delete"), pause(1.0), key("escape"), *FINISH],
-        exploits=[exploit_direct_post("delete", numbers), exploit_headless_browser("delete", numbers)],
+        exploits=[exploit_direct_post("keep", kept), exploit_headless_browser("keep", kept)],
     )
 
 
@@ -219,7 +220,8 @@ document.querySelectorAll(".card").forEach(card => {
     const column = held && document.elementsFromPoint(event.clientX, event.clientY).find(one => one.matches(".column"));
     if (column && column !== held.parentElement) {
       column.append(held);
-      send(event, "move", {card: held.textContent, to: column.id});
+      const cards = [...document.querySelectorAll(".card")];
+      send(event, "board", Object.fromEntries(cards.map(card => [card.textContent, card.parentElement.id])));
     }
     held = null;
   };
@@ -228,7 +230,7 @@ document.querySelectorAll(".card").forEach(card => {
 
 
 def web_board(random: Random) -> TaskDraft:
-    """Drag a card to another column. The near miss drags it to the third."""
+    """Drag a card to another column, where the board has it at the end. The near miss drags it to the third."""
     columns = random.sample(("Ideas", "Next", "Now", "Done", "Later"), 3)
     cards = sample_nouns(random, 5)
     place = {card: random.choice(columns) for card in cards}
@@ -244,7 +246,7 @@ def web_board(random: Random) -> TaskDraft:
         + "</section>"
         for column in columns
     )
-    data = {"card": goal, "to": to}
+    board = place | {goal: to}
 
     def play(column: str) -> list[JsonDict]:
         target = {"role": "heading", "name": column, "dy": 120}
@@ -254,10 +256,10 @@ def web_board(random: Random) -> TaskDraft:
     return TaskDraft(
         instruction=f"Drag the card {goal} to the column {to}.",
         config=serve_site("Board", {"/": page("Board", body, BOARD_SCRIPT)}),
-        evaluator=events_logged(("move", data)),
+        evaluator=last_event_logged("board", board),
         oracle=play(to),
         near_miss=play(wrong),
-        exploits=[exploit_direct_post("move", data), exploit_forged_log("move", data)],
+        exploits=[exploit_direct_post("board", board), exploit_forged_log("board", board)],
     )
 
 

@@ -85,7 +85,7 @@ async def test_a_program_reads_the_record_of_the_episode_and_gives_its_reward(tm
         ("print('0.5')", "must answer one line"),
         ("print('{\"reward\": 2}')", "between 0 and 1, not 2"),
         ("print('{\"reward\": true}')", "between 0 and 1, not True"),
-        ("print('{\"reward\": NaN}')", "between 0 and 1, not nan"),
+        ("print('{\"reward\": NaN}')", "must answer one line"),
         ('print(\'{"reward": null, "cause": "no picture"}\')', "program: no picture"),
         ('print(\'{"reward": 1}\\n{"reward": 1}\')', "must answer one line"),
         ("print('x' * 100_000)", "more than 65536 bytes"),
@@ -126,6 +126,18 @@ async def test_a_policy_whose_text_makes_the_program_fail_scores_0_with_the_caus
     assert (trajectory.reward, trajectory.stop, trajectory.end.masked) == (0.0, StopReason.DONE, False)
     assert (trajectory.cause or "").startswith("program: ")
     assert cause in (trajectory.cause or "")
+
+
+async def test_a_program_that_is_too_slow_for_the_length_of_an_episode_masks_it(tmp_path: Path) -> None:
+    slow = (
+        "import json, sys, time\n"
+        "record = json.load(sys.stdin)\n"
+        "if len(record['steps']) > 2 and len(record['screenshots_png']) > 1: time.sleep(60)\n"
+        "print('{\"reward\": 1}')\n"
+    )
+    trajectory = await play(RealTime(program(tmp_path, slow, timeout_s=3, screenshots=2)))
+    assert (trajectory.reward, trajectory.stop) == (None, StopReason.REWARD_ERROR)
+    assert "took more than 3 s" in (trajectory.cause or "")
 
 
 async def test_a_failure_of_the_program_that_passes_costs_nothing(tmp_path: Path) -> None:
@@ -298,6 +310,27 @@ class FakeFilterHandler(FakeJudgeHandler):
             self.answer(200, json.dumps({"choices": [choice]}).encode())
 
 
+class FakeSmallHandler(LocalHandler):
+    """A service, or a proxy before it, with a limit for the size of requests."""
+
+    server: FakeJudgeServer
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(json.loads(content))
+        self.answer(413, b"too large")
+
+
+async def test_a_question_that_is_too_large_for_the_service_masks_and_says_what_to_lower() -> None:
+    server = FakeJudgeServer()
+    server.RequestHandlerClass = FakeSmallHandler
+    with serving(server):
+        async with JudgeReward(judge_settings(server), clock=FakeClock()) as judge:
+            trajectory = await play(judge)
+    assert (trajectory.reward, trajectory.stop, len(server.asked)) == (None, StopReason.REWARD_ERROR, 1)
+    assert "lower reward.judge.screenshots" in (trajectory.cause or "")
+
+
 async def test_a_screen_that_the_judge_refuses_scores_0_because_black_ones_are_not_refused() -> None:
     server = FakeJudgeServer()
     server.RequestHandlerClass = FakeFilterHandler
@@ -426,6 +459,8 @@ def test_replies_and_answers_are_read_strictly() -> None:
         parse_reply(b'{"reward": 1, "extra": 1}')
     with pytest.raises(RewardError):
         parse_reply(b"[" * 60_000)
+    half = parse_reply(b'{"reward": 1, "details": {"said": "\\ud83d"}}')
+    json.dumps(half.details, ensure_ascii=False).encode("utf-8")
 
 
 async def test_a_screen_that_stayed_is_shown_once() -> None:

@@ -91,8 +91,9 @@ async def evaluated(
     reward: Callable[[WorkItem], float | None] = lambda item: 1.0,
     choice: str = "best",
     compared_with: StoredVersion | None = None,
+    recipe: Recipe | None = None,
 ) -> tuple[StoredEvaluation, RunHarness]:
-    version = version_of_run(harness.paths, harness.recipe, choice)
+    version = version_of_run(harness.paths, recipe or harness.recipe, choice)
     own = RunHarness(harness.paths.root, monkeypatch)
     own.recipe, own.paths = evaluation_recipe(version), RunPaths(version.folder / request.name(version.version))
     own.reward, own.version = reward, lambda item: version.version
@@ -118,6 +119,18 @@ async def test_the_best_version_is_tested_with_held_out_families(
         report, page = await run.write_report()
     assert report.evaluations[0]["test_number"] == 1
     assert "Version 2 on test" in page.read_text(encoding="utf-8")
+
+
+async def test_families_of_another_recipe_are_held_out_where_the_run_was_not_trained_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await finished_run(tmp_path, monkeypatch)
+    trained, *_ = harness.recipe.tasks.families
+    other = harness.recipe.tasks.model_copy(update={"families": (trained, "delete_file")})
+    recipe = harness.recipe.model_copy(update={"tasks": other})
+    result, _ = await evaluated(harness, monkeypatch, EvaluationRequest("validation", 6), recipe=recipe)
+    names = [row.name for row in result.rows]
+    assert names == [TRAINED, trained, HELD_OUT, "delete_file"]
 
 
 async def test_the_test_split_is_used_once_and_a_second_use_is_counted(

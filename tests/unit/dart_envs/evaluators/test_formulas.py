@@ -45,6 +45,9 @@ def value(formula: str) -> float:
         ("of:=ABS([.B2]-[.B3])", 1.0),
         ("of:=[.B5]*2", 25.0),
         ("of:=SUM([.B2];[.B3])+1.5E1", 20.0),
+        ("of:=MAX([.B:.B])", 12.5),
+        ("of:=COUNT([.$A:.$B])", 4.0),
+        ("of:=MIN([.B1:.B1048576])", 2.0),
     ],
 )
 def test_formulas_are_computed(formula: str, wanted: float) -> None:
@@ -80,3 +83,11 @@ def test_a_chain_of_cells_ends() -> None:
     chain = {(row, 0): cell(0.0, f"of:=[.A{row + 2}]+1") for row in range(500)}
     with pytest.raises(NotComputable):
         FormulaCells(chain).value((0, 0))
+
+
+def test_formulas_that_read_a_table_again_and_again_end_soon() -> None:
+    numbers = {(row, 0): cell(1.0) for row in range(2_000)}
+    sums = {(row, 1): cell(0.0, "of:=SUM([.A1:.A2000])") for row in range(2_000)}
+    held = FormulaCells({**numbers, **sums})
+    with pytest.raises(NotComputable, match="more than 1000000 cells"):
+        [held.value(place) for place in sums]

@@ -104,6 +104,30 @@ def test_the_value_that_a_file_says_its_formula_gave_is_computed_again(formula: 
     assert score("check_spreadsheet", file, cells={"A2": {"formula": True, "value": float(said)}}) == wanted
 
 
+@pytest.mark.parametrize(
+    ("formula", "said", "wanted"),
+    [
+        ("of:=MAX([.A1:.A3])", "7", 1),
+        ("of:=MAX([.A:.A])", "7", 1),
+        ("of:=MAX([.A2:.A3])", "7", 0),
+        ("of:=MAX(7;5)", "7", 0),
+        ("of:=[.A1]*0+7", "7", 0),
+        ("of:=MIN([.A1:.A3])", "2", 1),
+        ("of:=SUM([.A1:.A3])", "14", 1),
+        ("of:=[.A1]+[.A2]+7", "14", 0),
+    ],
+)
+def test_a_formula_depends_on_each_of_the_cells_that_it_is_about(formula: str, said: str, wanted: float) -> None:
+    cells = [f'<table:table-cell office:value-type="float" office:value="{number}"/>' for number in (5, 2, 7)]
+    made = f'<table:table-cell table:formula="{formula}" office:value-type="float" office:value="{said}"/>'
+    rows = "".join(f"<table:table-row>{one}</table:table-row>" for one in [cells[0] + made, *cells[1:]])
+    file = saved("spreadsheet", f'<table:table table:name="S">{rows}</table:table>')
+    rule = {"value": float(said), "depends_on": ["A1", "A2", "A3"]}
+    assert score("check_spreadsheet", file, cells={"B1": rule}) == wanted
+    assert score("check_spreadsheet", file, cells={"Z9": {"depends_on": ["A1"]}}) == 0
+    assert score("check_spreadsheet", file, cells={"A1": {"depends_on": ["A2"]}}) == 0
+
+
 def test_hidden_rows() -> None:
     file = saved("spreadsheet", TABLE, STYLES)
     assert score("check_spreadsheet", file, hidden=[2]) == 1
@@ -141,6 +165,33 @@ def test_paragraphs_in_order_with_style_looks_and_lists() -> None:
         (4, {}),
     ):
         assert score("check_text_document", file, paragraphs=[*wanted[:index], wrong, *wanted[index + 1 :]]) == 0
+
+
+LISTS = """<text:list text:style-name="N"><text:list-item><text:p>One</text:p><text:list><text:list-item><text:p>Inner</text:p>
+</text:list-item></text:list></text:list-item></text:list><text:list text:style-name="B"><text:list-item><text:p>Dot</text:p>
+</text:list-item></text:list><text:list><text:list-item><text:p text:style-name="P">By its paragraph</text:p></text:list-item></text:list>
+<text:list text:style-name="none"><text:list-item><text:p text:style-name="C">Bare</text:p></text:list-item></text:list>
+<text:p text:style-name="C">Out</text:p>"""
+LIST_STYLES = """<text:list-style style:name="N"><text:list-level-style-number text:level="1" style:num-format="1"/>
+<text:list-level-style-bullet text:level="2" text:bullet-char="-"/></text:list-style>
+<text:list-style style:name="B"><text:list-level-style-bullet text:level="1" text:bullet-char="•"/></text:list-style>
+<text:list-style style:name="none"><text:list-level-style-number text:level="1" style:num-format=""/></text:list-style>
+<style:style style:name="P" style:family="paragraph" style:list-style-name="N"/>
+<style:style style:name="C" style:family="paragraph"><style:paragraph-properties fo:text-align="start"/></style:style>"""
+
+
+def test_a_list_is_told_by_what_marks_its_items() -> None:
+    file = saved("text", LISTS, LIST_STYLES)
+    kinds = ["numbered", "bulleted", "bulleted", "numbered", "unmarked", ""]
+    assert score("check_text_document", file, paragraphs=[{"list_kind": kind} for kind in kinds]) == 1
+    assert score("check_text_document", file, paragraphs=[{"listed": bool(kind)} for kind in kinds]) == 1
+    for index in range(len(kinds)):
+        wrong = ["bulleted" if kind == "numbered" else "numbered" for kind in kinds[index : index + 1]]
+        rules = [{"list_kind": kind} for kind in [*kinds[:index], *wrong, *kinds[index + 1 :]]]
+        assert score("check_text_document", file, paragraphs=rules) == 0
+    aligned: list[dict[str, Any]] = [{}, {}, {}, {}, {"align": ["", "start"]}, {"align": "start"}]
+    assert score("check_text_document", file, paragraphs=aligned) == 1
+    assert score("check_text_document", file, paragraphs=[*aligned[:-1], {"align": ["center", "end"]}]) == 0
 
 
 def test_lines_of_a_made_document_are_plain() -> None:
