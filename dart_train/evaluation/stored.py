@@ -66,7 +66,7 @@ from dart_train.run.phases import (
 from dart_train.run.preflight import check_recipe
 from dart_train.run.progress import Progress
 from dart_train.run.recipe_policy import recipe_prompt
-from dart_train.run.run_folder import open_run_directory
+from dart_train.run.run_folder import begins_anew, open_run_directory
 from dart_train.run.state import RunState
 
 PHASE = "eval-stored"
@@ -385,7 +385,8 @@ async def evaluate(
     paths = RunPaths(version.folder / request.name(version.version))
     with run_lock(RunPaths(version.folder)), run_lock(paths):
         await asyncio.to_thread(check_recipe, recipe, paths)  # it asks the farm on a loop of its own
-        number = _count_test(version, request, compared_with) if request.split == "test" else None
+        anew = begins_anew(recipe, paths)
+        number = _count_test(version, request, compared_with, anew=anew) if request.split == "test" else None
         run = (make_run or _run_here)(recipe, paths, open_run_directory(recipe, paths))
         results = await until_interrupted(run, run.run_evaluation(phase, version.record))
         own = episodes_of(results, version.version)
@@ -446,13 +447,15 @@ def _run_here(recipe: Recipe, paths: RunPaths, state: RunState) -> Run:
     return Run(recipe, paths, state, Progress(Console(stderr=True, highlight=False)))
 
 
-def _count_test(version: StoredVersion, request: EvaluationRequest, compared_with: StoredVersion | None) -> int:
-    """Count this use of the test split, before anything of it can be seen."""
+def _count_test(
+    version: StoredVersion, request: EvaluationRequest, compared_with: StoredVersion | None, *, anew: bool
+) -> int:
+    """Count this use of the test split, before anything of it can be seen; one that begins anew with other settings is another use."""
     uses = evaluations_on_test(version.folder)
     compared = [version] if compared_with is None else [version, compared_with]
     names = tuple(request.name(each.version) for each in sorted(compared, key=lambda each: each.version))
-    known = next((index for index, use in enumerate(uses) if set(names) <= set(use)), None)
-    if known is None:
+    known = max((index for index, use in enumerate(uses) if set(names) <= set(use)), default=None)
+    if known is None or anew:
         before = ", ".join(uses[-1]) if uses else "by the run itself" if version.earlier_tests else None
         if before is not None and not request.repeat_test:
             raise RecipeError(

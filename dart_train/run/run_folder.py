@@ -123,7 +123,7 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
     check_run_folder(recipe, paths)
     changes = _changes(recipe, paths)
     state = RunState.load(paths.state)
-    if changes and not state.stages_s:
+    if _begins_anew(changes, state):
         _remove_results(paths, load_resolved_recipe(paths).data.database_url)
         state = RunState(incidents=state.incidents)
         state.save(paths.state)
@@ -139,6 +139,20 @@ def open_run_directory(recipe: Recipe, paths: RunPaths) -> RunState:
     if changes or not paths.resolved_recipe.exists():
         save_resolved_recipe(recipe, paths)
     return state
+
+
+def begins_anew(recipe: Recipe, paths: RunPaths) -> bool:
+    """Say whether opening a run folder would remove what an unfinished first stage of other settings left there.
+
+    Args:
+        recipe: The recipe to run.
+        paths: The run folder.
+    """
+    return _begins_anew(_changes(recipe, paths), RunState.load(paths.state))
+
+
+def _begins_anew(changes: Changes, state: RunState) -> bool:
+    return not state.stages_s and not all(name.startswith(RESULT_INDEPENDENT) for name in changes)
 
 
 def begin_run_folder(recipe: Recipe, paths: RunPaths, progress: Progress | None) -> RunState:

@@ -19,7 +19,7 @@ from dart_train.run import preflight
 from dart_train.run.lock import run_lock
 from dart_train.run.paths import RunPaths
 from dart_train.run.run_folder import EXECUTION, check_run_folder, open_run_directory
-from dart_train.run.state import RunState
+from dart_train.run.state import RunState, load_resolved_recipe
 from dart_train.trainer.checkpoint import CheckpointStore
 
 
@@ -80,6 +80,24 @@ def test_a_recipe_can_be_corrected_while_no_stage_is_finished(tmp_path: Path) ->
         "state.json",
     ]
     finish(paths, "demos", seed=1)
+
+
+def test_an_unfinished_first_stage_goes_on_with_other_desktops_and_limits(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    open_run_directory(recipe(), paths)
+    paths.database.write_text("episodes")
+    before = recipe()
+    other = before.model_copy(
+        update={
+            "desktops": before.desktops.model_copy(update={"count": before.desktops.count + 1}),
+            "limits": before.limits.model_copy(update={"pause_disk_gib": 9.0}),
+        }
+    )
+    open_run_directory(other, paths)
+    assert paths.database.read_text() == "episodes"
+    assert load_resolved_recipe(paths).desktops.count == other.desktops.count
+    open_run_directory(other.model_copy(update={"run": other.run.model_copy(update={"seed": 1})}), paths)
+    assert not paths.database.exists()
 
 
 def test_an_unfinished_run_cannot_be_pointed_at_the_database_of_another(

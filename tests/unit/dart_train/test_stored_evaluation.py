@@ -7,8 +7,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -50,6 +51,7 @@ from dart_train.evaluation.stored import (
 from dart_train.exits import EXIT_WRONG_INPUT
 from dart_train.model.weights import ORIGIN_FILE, TrainingOrigin
 from dart_train.run import masked_episodes
+from dart_train.run.orchestrator import Interrupted
 from dart_train.run.paths import RunPaths
 
 TEST = EvaluationRequest("test", 9)
@@ -195,6 +197,26 @@ async def test_repeats_give_pass_at_k_and_masked_items_are_counted(
     assert everything.pass_at_k[4].value == 1.0
     assert everything.pass_at_k[2].value == pytest.approx(0.5)
     assert everything.pass_at_k[4].count == 3
+
+
+async def test_an_interrupted_test_that_begins_anew_with_other_settings_is_another_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise Interrupted("SIGINT")
+
+    harness = await finished_run(tmp_path, monkeypatch)
+    version = version_of_run(harness.paths, harness.recipe, "best")
+    with pytest.raises(Interrupted):
+        await evaluate(version, TEST, interrupted)
+    shorter = harness.recipe.rollout.model_copy(update={"max_tokens": harness.recipe.rollout.max_tokens - 1})
+    other = replace(version, recipe=harness.recipe.model_copy(update={"rollout": shorter}))
+    with pytest.raises(RecipeError, match=r"before \(test-v2-9x1-t0\)"):
+        await evaluate(other, TEST, interrupted)
+    with pytest.raises(Interrupted):
+        await evaluate(other, replace(TEST, repeat_test=True), interrupted)
+    result, _ = await evaluated(harness, monkeypatch, TEST, recipe=other.recipe)
+    assert result.test_number == 2
 
 
 async def test_a_version_that_is_gone_is_refused_with_those_that_are_there(
