@@ -12,7 +12,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dart_envs.evaluators.opendocument import Cell
+from dart_envs.evaluators.document_values import Cell
 
 MAX_NESTING = 40
 MAX_LENGTH = 4000

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dart_envs.evaluators.artifacts import GuestFile, InvalidArtifact
+from dart_envs.evaluators.document_values import Cell, Paragraph, Sheet, Slide
 from dart_envs.evaluators.formulas import FormulaCells, NotComputable
 from dart_envs.evaluators.metrics.base import FileResult, Metric, Options, binary_score
-from dart_envs.evaluators.opendocument import Cell, OpenDocument, Paragraph, Sheet, Slide
+from dart_envs.evaluators.opendocument import OpenDocument
 
 _CELL_NAME = re.compile(r"^([A-Z]{1,3})([1-9][0-9]{0,6})$")
 _CELL_REFERENCE = re.compile(r"\[[^\]]*\.\$?[A-Z]+\$?[0-9]+")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dart_envs.evaluators.document_values import Cell
 from dart_envs.evaluators.formulas import FormulaCells, NotComputable
-from dart_envs.evaluators.opendocument import Cell
 
 
 def cell(value: float | str | None = None, formula: str = "") -> Cell:
