@@ -201,6 +201,10 @@ def rollout(
     with exit_on_error():
         if policy in (PolicyOption.VLLM, PolicyOption.BLANK) and (model is None) == (addresses is None):
             raise ConfigError(f"policy {policy} needs either --model or --addresses")
+        if policy is PolicyOption.ORACLE and (model is not None or addresses is not None):
+            raise ConfigError(
+                "--model and --addresses say which model plays, and the oracle plays unless --policy says otherwise: give --policy vllm"
+            )
         spoken = {"api": api.value, "computer_tool": computer_tool, "safety_checks": safety_checks.value, "betas": beta}
         endpoint = _endpoint(policy, base_url, model_name, api_key_variable, spoken)
         names = tuple(name for given in tasks for name in select_tasks(given, split).ids)

@@ -224,6 +224,9 @@ def prove_files(paths: Sequence[Path], image: str | None, resolution: str | None
 def check_files(paths: Sequence[Path]) -> list[Task]:
     """Load every file, and say the first thing that is wrong with each. Returns the tasks that can run here."""
     files = [file for path in paths for file in (sorted(path.rglob("*.json")) if path.is_dir() else [path])]
+    if not files:
+        told = ", ".join(map(str, paths))
+        raise _exit_error(f"there is no task file (*.json) in {told}: name a folder that has some.", EXIT_USAGE_ERROR)
     wrong = 0
     loaded: dict[Path, Task] = {}
     for file in files:

@@ -74,11 +74,16 @@ class Recipe(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _align_as_in_dart(cls, recipe: Any) -> Any:
-        """DART's curation has a fourth level, the importance weights of tokens, whose bound belongs to the section `train`."""
+        """DART's curation has a fourth level, the importance weights of tokens, whose bound belongs to the section `train`.
+
+        It is the bound of truncated weights. A correction that masks has a bound of its own: at 1 it would leave out each token whose
+        probability rose.
+        """
         if not isinstance(recipe, dict):
             return recipe
         curation, train = recipe.get("curation"), recipe.get("train", {})
-        if isinstance(curation, dict) and curation.get("preset") == "dart" and isinstance(train, dict):
+        is_dart = isinstance(curation, dict) and curation.get("preset") == "dart" and isinstance(train, dict)
+        if is_dart and train.get("correction", "token_truncate") == "token_truncate":
             return {**recipe, "train": {"tis_cap": DART_TIS_CAP, **train}}
         return recipe
 

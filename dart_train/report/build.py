@@ -406,4 +406,5 @@ def _last_attempt(lines: Sequence[Mapping[str, Any]], count: str) -> Sequence[Ma
 
 
 def _points(lines: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
-    return [(float(line[x]), float(line[y])) for line in lines if x in line and y in line]
+    pairs = ((line.get(x), line.get(y)) for line in lines)
+    return [(float(at), float(value)) for at, value in pairs if at is not None and value is not None]

@@ -152,7 +152,8 @@ def begins_anew(recipe: Recipe, paths: RunPaths) -> bool:
 
 
 def _begins_anew(changes: Changes, state: RunState) -> bool:
-    return not state.stages_s and not all(name.startswith(RESULT_INDEPENDENT) for name in changes)
+    kept = (name.startswith(RESULT_INDEPENDENT) or _is_raised(name, changes) for name in changes)
+    return not state.stages_s and not all(kept)
 
 
 def begin_run_folder(recipe: Recipe, paths: RunPaths, progress: Progress | None) -> RunState:

@@ -40,6 +40,8 @@ ENDPOINT = [
         (["rollout", "nosuch/task"], "There is no suite 'nosuch'"),
         (["rollout", "basics/press_button/0001", "--policy", "vllm"], "needs either --model or --addresses"),
         (["rollout", "basics/press_button/0001", "--policy", "endpoint"], "needs --base-url and --model-name"),
+        (["rollout", "basics/press_button/0001", "--model", "m"], "give --policy vllm"),
+        (["rollout", "basics/press_button/0001", "--addresses", "workers.json"], "give --policy vllm"),
         (["rollout", "basics/press_button/0001", "--base-url", "http://h/v1"], "are for --policy endpoint"),
         (["rollout", "basics/press_button/0001", "--api", "messages"], "are for --policy endpoint"),
         (

@@ -155,6 +155,8 @@ def test_a_preset_of_the_curation_gives_what_the_recipe_leaves_out(tmp_path: Pat
     assert (dart.curation.high_entropy_step_fraction, dart.train.tis_cap) == (0.8, 1.0)
     own_cap = load_recipe(write(tmp_path, GOOD + '[train]\ntis_cap = 2.0\n[curation]\npreset = "dart"\n'))
     assert own_cap.train.tis_cap == 2.0
+    masks = load_recipe(write(tmp_path, GOOD + '[train]\ncorrection = "token_mask"\n[curation]\npreset = "dart"\n'))
+    assert masks.train.tis_cap == load_recipe(write(tmp_path, GOOD)).train.tis_cap == 2.0
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_recipe_can_be_corrected_while_no_stage_is_finished(tmp_path: Path) ->
     finish(paths, "demos", seed=1)
 
 
-def test_an_unfinished_first_stage_goes_on_with_other_desktops_and_limits(tmp_path: Path) -> None:
+def test_an_unfinished_first_stage_goes_on_with_other_desktops_limits_and_more_updates(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "r")
     open_run_directory(recipe(), paths)
     paths.database.write_text("episodes")
@@ -91,6 +91,7 @@ def test_an_unfinished_first_stage_goes_on_with_other_desktops_and_limits(tmp_pa
         update={
             "desktops": before.desktops.model_copy(update={"count": before.desktops.count + 1}),
             "limits": before.limits.model_copy(update={"pause_disk_gib": 9.0}),
+            "train": before.train.model_copy(update={"updates": before.train.updates + 1}),
         }
     )
     open_run_directory(other, paths)

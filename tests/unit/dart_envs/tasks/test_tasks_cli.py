@@ -105,6 +105,12 @@ def test_wrong_input_is_one_sentence_and_exit_code_2(arguments: list[str]) -> No
     assert result.stderr.startswith("dart-envs: ")
 
 
+def test_a_folder_without_task_files_is_no_success(tmp_path: Path) -> None:
+    result = RUN.invoke(app, ["tasks", "check", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr == f"dart-envs: there is no task file (*.json) in {tmp_path}: name a folder that has some.\n"
+
+
 def test_a_farm_that_cannot_be_reached_is_one_sentence_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect() -> Any:
         raise FarmError("The farm is away.")
