@@ -12,11 +12,13 @@ import platform
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from dart_server.hostd.linux import rlimits
+from dart_server.hostd.linux import rlimits, vfork
 from dart_server.hostd.runtime import supervisor, syscall_filter
 
 KNOWN = syscall_filter.Filter(bytes(range(24)), 2)
@@ -102,6 +104,34 @@ def test_several_filters_are_told_in_their_order(twice: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look at filters")
+def test_a_process_that_no_tracer_can_stop_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for a child of `vfork` that stands at a pipe."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    spawn = (
+        "\nimport os\nactions = [(os.POSIX_SPAWN_OPEN, 3, sys.argv[2], os.O_RDONLY, 0)]\n"
+        "os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions)\nprint('begun', flush=True)\ninput()\n"
+    )
+    command = [sys.executable, "-c", CONFINED.replace("sys.stdin.read()", spawn), "2", str(fifo)]
+    monkeypatch.setattr(syscall_filter, "READ_LIMIT_S", 0.2)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        deadline_s = time.monotonic() + 30
+        while vfork.waiting([child.pid]) != [child.pid]:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        began_s = time.monotonic()
+        assert syscall_filter.read_all([child.pid] * 3) == {}
+        assert time.monotonic() - began_s < 5
+        os.close(os.open(fifo, os.O_WRONLY))
+        assert child.stdout.readline() == b"begun\n", "it runs on, and nobody traces it"
+        assert len(syscall_filter.read_all([child.pid])[child.pid]) == 2
+        child.communicate(b"\n")
+
+
 def test_a_running_filter_is_read(once: int) -> None:
     assert syscall_filter.read(once) == syscall_filter.Filter(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), 0)
 

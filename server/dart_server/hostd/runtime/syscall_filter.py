@@ -14,10 +14,11 @@ import operator
 import os
 import platform
 import struct
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from dart_server.hostd.linux import syscalls
@@ -31,6 +32,9 @@ _WAIT_ALL = 0x40000000
 _INSTRUCTION_BYTES = 8
 _METADATA = struct.Struct("=QQ")
 MAX_FILTERS = 4
+READ_LIMIT_S = 2.0
+"""How long the processes of a desktop may take, together, to be stopped for a reader. One that waits for a child of `vfork` never is."""
+_STOP_POLL_S = 0.001
 _CALLS = 512
 """More than there are on any machine."""
 _NUMBERS = {"x86_64": (0xC000003E, 59, 322, 9), "aarch64": (0xC00000B7, 221, 281, 222)}
@@ -69,26 +73,38 @@ def _status_number(pid: int, key: str) -> int:
 
 def read(pid: int) -> Filter:
     """The one filter of a running child, which is stopped for a moment. Raises OSError."""
-    return syscalls.run_in_thread(lambda: _read(pid, 1))[0]
+    return syscalls.run_in_thread(lambda: _read(pid, 1, time.monotonic() + READ_LIMIT_S))[0]
 
 
 def read_all(pids: Iterable[int]) -> dict[int, Sequence[Filter]]:
-    """Filters of the running processes that have more than one, the oldest first; each is stopped for a moment."""
+    """Filters of the running processes that have more than one, the oldest first; each is stopped for a moment.
+
+    Those that are not stopped within `READ_LIMIT_S` are left out, and the thread that asked them to stop lets them go as it ends.
+    """
     found: dict[int, Sequence[Filter]] = {}
+    deadline_s = time.monotonic() + READ_LIMIT_S
     for pid in pids:
         held = count(pid)
         if 1 < held <= MAX_FILTERS:
-            with suppress(OSError):  # it ended meanwhile, or somebody traces it: CRIU finds the same
-                found[pid] = syscalls.run_in_thread(lambda pid=pid, held=held: _read(pid, held))  # type: ignore[misc]
+            with suppress(OSError):  # it ended meanwhile, does not stop, or somebody traces it: CRIU finds the same
+                found[pid] = syscalls.run_in_thread(partial(_read, pid, held, deadline_s))
     return found
 
 
-def _read(pid: int, filters: int) -> Sequence[Filter]:
+def _wait_until_stopped(pid: int, deadline_s: float) -> None:
+    """Raises TimeoutError at a time of the monotonic clock."""
+    while os.waitpid(pid, _WAIT_ALL | os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"the process {pid} does not stop")
+        time.sleep(_STOP_POLL_S)
+
+
+def _read(pid: int, filters: int, deadline_s: float) -> Sequence[Filter]:
     syscalls.ptrace(_SEIZE, pid, 0, 0)
     found = []
     try:
         syscalls.ptrace(_INTERRUPT, pid, 0, 0)
-        os.waitpid(pid, _WAIT_ALL)
+        _wait_until_stopped(pid, deadline_s)
         for number in range(filters):
             program = ctypes.create_string_buffer(syscalls.ptrace(GET_FILTER, pid, number, 0) * _INSTRUCTION_BYTES)
             syscalls.ptrace(GET_FILTER, pid, number, ctypes.addressof(program))
