@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -439,21 +440,21 @@ def tasks_from_arguments(
         The tasks.
 
     Raises:
-        TaskError: If one of the arguments names no task.
+        TaskError: If one of the arguments names no task, or two files have the same id.
     """
-    ids: dict[str, None] = {}
+    ids: dict[str, str] = {}  # what is loaded, by what tells it apart: a task's id, or the resolved path of a file
     in_folders: set[str] = set()
     for target in targets:
         path = Path(target)
         if path.is_dir():
-            files = [str(file) for file in sorted(path.rglob("*.json"))]
-            in_folders.update(files)
-            ids.update(dict.fromkeys(files))
+            files = {str(file.resolve()): str(file) for file in sorted(path.rglob("*.json"))}
+            in_folders.update(files.values())
+            ids |= {key: name for key, name in files.items() if key not in ids}
         elif target.endswith(".json"):
-            ids[target] = None
+            ids.setdefault(str(path.resolve()), target)
         else:
-            ids.update(dict.fromkeys(select_tasks(target, split).ids))
-    names = list(ids)
+            ids |= {name: name for name in select_tasks(target, split).ids}
+    names = list(ids.values())
     if not names:
         raise TaskError(f"{', '.join(targets)}: there is no task in it.")
     tasks: list[Task] = []
@@ -464,6 +465,11 @@ def tasks_from_arguments(
             if unreadable is None or name not in in_folders:
                 raise
             unreadable[name] = f"is no task: {error}".rstrip(".")
+    for task_id, count in Counter(task.id for task in tasks).items():
+        if count > 1:
+            raise TaskError(
+                f"{count} of the task files have the id {task_id}: episodes are told apart by it, so give each its own."
+            )
     if not tasks:
         raise TaskError(f"{', '.join(targets)}: there is no task in it; {next(iter((unreadable or {}).values()))}.")
     return tasks

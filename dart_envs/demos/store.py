@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dart_envs.actions import action_from_dict, action_to_dict
 from dart_envs.errors import ActionError, DartEnvError
+from dart_envs.json_lines import append_json_line, read_json_lines
 from dart_envs.observations.annotated_screens import write_annotated_screen, write_file_atomically, write_screenshot
 from dart_envs.types import Action, DecodedAction, RgbImage
 from dart_server.wire import A11yElement, DesktopShape, InputEvent
@@ -126,8 +127,7 @@ class DemoWriter:
             "action": None if action is None else action_to_dict(action),
             "events": _EVENTS.dump_python(step.events, mode="json"),
         }
-        with (self.folder / STEPS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        append_json_line(self.folder / STEPS_FILE, line)
         self._count += 1
         return step
 
@@ -145,7 +145,7 @@ class DemoWriter:
 
     def _write_head(self, verdict: Mapping[str, Any]) -> None:
         head = {name: value for name, value in _to_json(self.head).items() if name != "steps"} | dict(verdict)
-        text = json.dumps({"format": FORMAT, **head}, indent=1, ensure_ascii=False, default=str)
+        text = json.dumps({"format": FORMAT, **head}, indent=1, default=str)
         write_file_atomically(self.folder / DEMONSTRATION_FILE, (text + "\n").encode())
 
 
@@ -181,7 +181,7 @@ def _read_steps(path: Path) -> list[DemoStep]:
     if not path.exists():
         return []
     steps = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_json_lines(path), start=1):
         try:
             record = json.loads(line)
             action = record.pop("action")

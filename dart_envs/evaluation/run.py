@@ -27,6 +27,7 @@ from dart_envs.evaluation.policies import EndpointError, EpisodePolicy, EpisodeP
 from dart_envs.evaluation.trajectories import TrajectoryFolder
 from dart_envs.farm.base import FarmLike
 from dart_envs.farm.transport import NO_DESKTOP_CODES
+from dart_envs.json_lines import append_json_line, cut_incomplete_line, read_json_lines
 from dart_envs.tasks.model import Task
 from dart_envs.types import Observation, StepResult
 from dart_server.wire import Clock, DesktopShape
@@ -63,11 +64,15 @@ def task_domain(task: Task) -> str:
 
 
 def read_episodes(path: Path) -> dict[str, EvaluationEpisode]:
-    """Episodes of an earlier run by task id, those without a verdict left out. Raises `ValueError` for a file that is none."""
+    """Episodes of an earlier run by task id, those without a verdict left out; a last line that was cut off is removed.
+
+    Raises `ValueError` for a file that is none.
+    """
     if not path.exists():
         return {}
+    cut_incomplete_line(path)
     episodes = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_json_lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -276,5 +281,4 @@ class _Episode:
 
 def append_episode(path: Path, episode: EvaluationEpisode) -> None:
     """Append one episode to the file, as one line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(episode), ensure_ascii=False) + "\n")
+    append_json_line(path, asdict(episode))

@@ -21,6 +21,7 @@ from typing import Any
 from dart_envs.actions import actions_to_dict
 from dart_envs.errors import DartEnvError
 from dart_envs.farm.base import LeaseLike
+from dart_envs.json_lines import append_json_line
 from dart_envs.observations.transforms import encode_png
 from dart_envs.types import DecodedAction, Observation, StepResult
 
@@ -77,8 +78,7 @@ class TrajectoryFolder:
             "screenshot_file": name,
         }
         self._steps.append(step)
-        with (self._path / STEPS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(step, ensure_ascii=False) + "\n")
+        append_json_line(self._path / STEPS_FILE, step)
 
     async def finish(self, lease: LeaseLike | None, reward: float | None, end: str, cause: str | None) -> None:
         """Write the recording, the result and the page."""
@@ -91,7 +91,7 @@ class TrajectoryFolder:
                 (self._path / RECORDING_FILE).write_bytes(film.content)
         if reward is not None:
             (self._path / RESULT_FILE).write_text(f"{reward}\n", encoding="ascii")
-        (self._path / PAGE_FILE).write_text(self._page(reward, end, cause), encoding="utf-8")
+        (self._path / PAGE_FILE).write_text(self._page(reward, end, cause), encoding="utf-8", errors="replace")
 
     async def _write_picture(self, name: str, observation: Observation) -> None:
         encoded = await asyncio.to_thread(encode_png, observation.screenshot)

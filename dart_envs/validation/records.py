@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_envs.clock import SYSTEM_CLOCK
+from dart_envs.json_lines import append_json_line, cut_incomplete_line, read_json_lines
 from dart_envs.validation.suites import ValidationJob, ValidationKind, ValidationResult
 from dart_server.wire import Clock, DesktopShape
 
@@ -51,11 +52,8 @@ class ValidationRecords:
         assert self._path is not None
         if not self._path.exists():
             return
-        text = self._path.read_text(encoding="utf-8")
-        if not text.endswith("\n") and text:
-            text = text[: text.rfind("\n") + 1]
-            self._path.write_text(text, encoding="utf-8")
-        for number, line in enumerate(text.splitlines(), start=1):
+        cut_incomplete_line(self._path)
+        for number, line in enumerate(read_json_lines(self._path), start=1):
             try:
                 read = json.loads(line)
                 self._parse_result(read)
@@ -80,8 +78,7 @@ class ValidationRecords:
         }
         self._lines.append(line)
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            append_json_line(self._path, line)
 
     def _latest(self) -> dict[Key, ValidationResult]:
         newest: dict[Key, ValidationResult] = {}

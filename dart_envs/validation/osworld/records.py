@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from dart_envs.json_lines import append_json_line, cut_incomplete_line, read_json_lines
 from dart_envs.validation.osworld.runs import OsworldCase, OsworldResult, ValidationRun
 
 TABLE_BEGIN, TABLE_END = "<!-- offline tasks: begin -->", "<!-- offline tasks: end -->"
@@ -31,10 +32,8 @@ class OsworldRecords:
             self._read(path)
 
     def _read(self, path: Path) -> None:
-        whole, _, cut_off = path.read_text(encoding="utf-8").rpartition("\n")
-        if cut_off:
-            path.write_text(f"{whole}\n" if whole else "", encoding="utf-8")
-        for number, line in enumerate(whole.splitlines(), start=1):
+        cut_incomplete_line(path)
+        for number, line in enumerate(read_json_lines(path), start=1):
             try:
                 read = json.loads(line)
                 self._keep(OsworldResult(**read | {"run": ValidationRun(read["run"])}))
@@ -49,8 +48,7 @@ class OsworldRecords:
         """Write one down."""
         self._keep(result)
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+            append_json_line(self._path, asdict(result))
 
     def latest(self, case: OsworldCase, run: ValidationRun) -> OsworldResult | None:
         """The newest result of a run as it is defined now."""

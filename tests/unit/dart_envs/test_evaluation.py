@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from typer.testing import CliRunner, Result
 from dart_envs.cli import evaluate
 from dart_envs.cli.evaluate import check_settings, evaluation_shape, spread, tasks_from_arguments
 from dart_envs.cli.main import app
-from dart_envs.errors import FarmError, NoCapacityError, QuotaExceededError, SetupError
+from dart_envs.errors import FarmError, NoCapacityError, QuotaExceededError, SetupError, TaskError
 from dart_envs.evaluation import (
     EvaluationEpisode,
     PolicyInput,
@@ -155,6 +156,13 @@ def test_episodes_are_kept_and_not_run_again(tmp_path: Path) -> None:
     append_episode(path, good)
     append_episode(path, EvaluationEpisode("t/b/0", "t", False, None, "farm_fault", 0, 0, 0.5, "x"))
     assert read_episodes(path) == {"t/a/0": good}
+    odd = EvaluationEpisode("t/c/0", "t", False, 0.0, "done", 2, 0, 0.5, "half \ud83d, and a line\u2028of its own")
+    append_episode(path, odd)
+    with path.open("a") as file:
+        file.write('{"task_id": "t/d/0", "doma')  # the disk was full
+    assert read_episodes(path) == {"t/a/0": good, "t/c/0": odd}
+    append_episode(path, replace(good, task_id="t/e/0"))
+    assert list(read_episodes(path)) == ["t/a/0", "t/c/0", "t/e/0"]
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="line 1 is not an episode"):
         read_episodes(path)
@@ -310,6 +318,19 @@ def test_the_choice_of_tasks() -> None:
     chosen = spread(tasks_from_arguments(["basics/press_nth", "basics/press_nth/0000"], "validation"), 5)
     assert len({one.id for one in chosen}) == 5
     assert tasks_from_arguments(["basics/press_nth/0000"], "test")[0].id == "basics/press_nth/0000"
+
+
+def test_a_task_file_that_is_named_twice_is_played_once_and_an_id_belongs_to_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps({"id": "one", "instruction": "Do it.", "evaluator": {"func": "infeasible"}})
+    for folder in ("a", "b"):
+        Path(folder).mkdir()
+        Path(folder, "one.json").write_text(text)
+    assert len(tasks_from_arguments(["a", "./a/one.json", str(tmp_path / "a")], None)) == 1
+    with pytest.raises(TaskError, match="2 of the task files have the id one"):
+        tasks_from_arguments(["a", "b"], None)
 
 
 def test_osworlds_tasks_are_tried_on_osworlds_screen(tmp_path: Path) -> None:
