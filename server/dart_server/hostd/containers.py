@@ -11,14 +11,13 @@ import itertools
 import json
 import logging
 import os
-import select
 import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from dart_server.hostd.process_records import DesktopProcess, SnapshotFiles
 from dart_server.hostd.runtime import hardening, syscall_filter
 from dart_server.hostd.runtime.runc import Runc
 from dart_server.hostd.standstill import stopped
-from dart_server.hostd.storage import Storage, discard, file_sizes
+from dart_server.hostd.storage import MAX_LAYERS, Storage, discard, file_sizes
 from dart_server.hostd.verbs import Limits
 
 CLOSE_TIMEOUT_S = 30.0
@@ -49,6 +48,11 @@ HALF_ENDED = "Zombies with threads"
 PASSING = (CREDENTIALS_IN_QUEUE, NAMELESS_WATCH, HALF_ENDED)
 """CRIU's words for states that another attempt, a moment later, does not meet."""
 _log = logging.getLogger(__name__)
+
+
+def _log_failure(cleaning: Future[None]) -> None:
+    if (error := cleaning.exception()) is not None:
+        _log.warning("%s", error)
 
 
 @dataclass(slots=True)
@@ -137,6 +141,11 @@ class ContainerManager:
             desktop = self._running(desktop_id)
             if cgroups.is_frozen(self._cgroup(desktop.name)):
                 raise HostdHostFault(f"the desktop {desktop_id} is frozen", hint="thaw it first")
+            if len(desktop.layers) >= MAX_LAYERS:
+                hint = "reset the desktop, or take the snapshot from an earlier state"
+                raise HostdHostFault(
+                    f"{desktop_id} stands on {MAX_LAYERS} snapshots, and no more can be restored", hint=hint
+                )
             place = self.storage.snapshot_dir(snapshot_id)
             processes, work = place / "images", place / "work"
             processes.mkdir(parents=True, mode=0o700)
@@ -293,8 +302,11 @@ class ContainerManager:
         removed = []
         for desktop_id in inventory["desktops"]:
             if desktop_id not in keep:
-                self.destroy(desktop_id)
-                removed.append(desktop_id)
+                try:
+                    self.destroy(desktop_id)
+                    removed.append(desktop_id)
+                except HostdHostFault as error:  # the others are removed all the same
+                    _log.warning("%s", error)
         for snapshot_id in inventory["snapshots"]:
             if snapshot_id not in keep:
                 self.delete_snapshot(snapshot_id)
@@ -384,7 +396,7 @@ class ContainerManager:
         with self._exclusive(desktop.name):
             if desktop.exit_status is not None or desktop.pidfd < 0:
                 return
-            if not select.select([desktop.pidfd], [], [], 0)[0]:
+            if not syscalls.has_ended(desktop.pidfd):
                 return
             try:
                 result = os.waitid(os.P_PIDFD, desktop.pidfd, os.WEXITED | os.WNOHANG)
@@ -407,6 +419,7 @@ class ContainerManager:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(desktop.pidfd, signal.SIGKILL)
         cleaning = self._cleaners.submit(self._tear_down, desktop)
+        cleaning.add_done_callback(_log_failure)
         if wait:
             cleaning.result()
 
@@ -416,7 +429,7 @@ class ContainerManager:
         group = self._cgroup(desktop.name)
         killed = cgroups.kill(group)
         if desktop.pidfd >= 0:
-            select.select([desktop.pidfd], [], [], 5.0)
+            syscalls.has_ended(desktop.pidfd, 5.0)
             self._record_exit(desktop)
             os.close(desktop.pidfd)
             desktop.pidfd = -1

@@ -84,9 +84,12 @@ class Server:
         while not self._stopping.is_set() and not self._is_idle():
             try:
                 connection, _ = self._listener.accept()
+                self._start(self._connection, connection, "request")
             except TimeoutError:
                 continue
-            self._start(self._connection, connection, "request")
+            except (OSError, RuntimeError) as error:  # no descriptor or no thread at the moment: the desktops live on
+                log.warning("a request cannot be served: %s", error)
+                self._stopping.wait(_POLL_S)
 
     def _start(self, serve: Callable[[socket.socket], None], connection: socket.socket, name: str) -> None:
         """Serve a connection in a thread. It counts from here on, because the thread may come to it after the next look at `_is_idle`."""
@@ -100,7 +103,13 @@ class Server:
 
         with self._counts_lock:
             self._served += 1
-        threading.Thread(target=run, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=run, name=name, daemon=True).start()
+        except RuntimeError:
+            with self._counts_lock:
+                self._served -= 1
+            connection.close()
+            raise
 
     def _is_idle(self) -> bool:
         """Nobody is served or attached: for `idle_timeout_s`, or for a moment when there is nothing left to come back to."""

@@ -172,8 +172,6 @@ class Storage:
 
         `first_id`: where the desktop's range of user ids begins; 0: files belong to the host's ids.
         """
-        if len(layers) > MAX_LAYERS:
-            raise HostdHostFault(f"a chain of more than {MAX_LAYERS} snapshots", hint="snapshot from an earlier state")
         place = self.desktop_dir(name)
         place.mkdir(mode=0o711)
         top, root = place / "t", place / "m"

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import platform
+import resource
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -339,3 +340,19 @@ def test_a_process_that_will_be_killed_is_known() -> None:
             process.wait()
             assert not kernel.has_pending_kill(pidfd), "one that has ended is not waiting"
             os.close(pidfd)
+
+
+def test_the_end_of_a_process_is_seen_at_any_descriptor() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+    try:
+        with subprocess.Popen(["sleep", "60"]) as process:
+            first = os.pidfd_open(process.pid)
+            high = fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 1100)
+            assert not kernel.has_ended(high)
+            process.kill()
+            assert kernel.has_ended(high, wait_s=5.0)
+        os.close(first)
+        os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

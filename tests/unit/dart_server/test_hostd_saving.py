@@ -17,6 +17,7 @@ from dart_server.hostd.containers import ContainerManager
 from dart_server.hostd.errors import HostdHostFault
 from dart_server.hostd.linux import cgroups, rlimits, vfork
 from dart_server.hostd.runtime.runc import Runc
+from dart_server.hostd.storage import MAX_LAYERS
 
 CREDENTIALS = "(00.065114) Error (criu/sk-queue.c:117): skqueue: Control messages in queue, not supported"
 HALF_ENDED = "(00.031406) Error (criu/seize.c:882): Zombies with threads are not supported"
@@ -174,3 +175,34 @@ def test_criu_is_told_the_group_of_a_copy_where_runc_does_not(
     lines = (tmp_path / "read").read_text().splitlines()
     assert [line for line in lines if line.startswith("cgroup-root")] == told
     assert "cgroup-root" not in (tmp_path / "criu.conf").read_text(), "the next checkpoint reads it, too"
+
+
+def test_a_snapshot_that_could_not_be_restored_is_refused_before_it_is_saved(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, storage = manager(place, "", failures=0)
+    layers = tuple(str(number) for number in range(MAX_LAYERS))
+    monkeypatch.setattr(
+        ContainerManager, "_running", lambda *_: SimpleNamespace(name="desk", layers=layers), raising=True
+    )
+    monkeypatch.setattr(cgroups, "is_frozen", lambda group: False)
+    with pytest.raises(HostdHostFault, match="d1 stands on 40 snapshots, and no more can be restored"):
+        held.checkpoint("d1", "s1")
+    assert not (place / "ran").exists()
+    assert storage.calls == []
+
+
+def test_a_desktop_that_cannot_be_killed_does_not_keep_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, _ = manager(place, "", failures=0)
+    removed: list[str] = []
+
+    def destroy(_: ContainerManager, desktop_id: str) -> dict[str, Any]:
+        if desktop_id == "a":
+            raise HostdHostFault("processes of the desktop a could not be killed")
+        removed.append(desktop_id)
+        return {}
+
+    monkeypatch.setattr(ContainerManager, "destroy", destroy)
+    held._desktops.update(dict.fromkeys(("a", "b"), SimpleNamespace()))  # type: ignore[arg-type]
+    assert held.reap(frozenset()) == {"removed": ["b"]}
+    assert removed == ["b"]

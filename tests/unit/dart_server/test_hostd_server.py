@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -161,6 +162,34 @@ def test_it_does_not_end_between_taking_a_connection_and_serving_it(tmp_path: Pa
         slow.sendall(b'{"verb": "attach"}\n')
         assert json.loads(slow.recv(100)) == {"ok": {}}
         assert ask(path, {"verb": "ping"})[0]["ok"], "whoever is attached is served"
+
+
+class FakeListener:
+    """A listener that finds no free descriptor at first."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.settimeout = listener.settimeout
+        self._listener = listener
+        self._failures = 2
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted = self._listener.accept()
+        if self._failures:
+            self._failures -= 1
+            accepted[0].close()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accepted
+
+
+def test_a_lack_of_descriptors_does_not_end_it(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with serving(path, FakeContainerManager()) as running:
+        running._listener = cast(socket.socket, FakeListener(running._listener))
+        time.sleep(2 * server._POLL_S)  # the look that was under way has ended
+        for _ in range(2):
+            with pytest.raises((ValueError, OSError)):
+                ask(path, {"verb": "ping"})
+        assert ask(path, {"verb": "ping"})[0]["ok"]
 
 
 def test_a_helper_that_was_told_to_stop_takes_no_user(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import signal
 import struct
 import threading
@@ -145,6 +146,13 @@ def has_pending_kill(pidfd: int) -> bool:
         return kill_pending(process_of(pidfd))
     except (OSError, StopIteration):
         return False
+
+
+def has_ended(pidfd: int, wait_s: float = 0.0) -> bool:
+    """Whether the process of a pidfd has ended, or ends within so many seconds. `select` refuses descriptors from 1024 on."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
 
 
 def process_of(pidfd: int) -> int:
