@@ -101,6 +101,11 @@ class Recipe(StrictModel):
             raise ValueError(
                 "a preset starts from random weights and cannot act: set warmup.enabled = true or give model.path"
             )
+        devices = self.train.devices
+        if self.warmup.enabled and devices is not None and self.warmup.processes > len(devices):
+            raise ValueError(
+                f"warmup.processes is {self.warmup.processes}, and train.devices names {len(devices)}: give each process a GPU"
+            )
         if self.warmup.imitated_demos_per_family > self.demos.per_family:
             raise ValueError("warmup.imitated_demos_per_family is larger than demos.per_family")
         if self.eval.during_training and self.eval.during_desktops >= self.desktops.count:

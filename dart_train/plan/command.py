@@ -166,6 +166,7 @@ def _print(
     table.add_row("checkpoints of the trainer", f"{disk.checkpoints / GIB:.1f}")
     table.add_row("published versions", f"{disk.versions / GIB:.1f}")
     table.add_row("a checkpoint or a version while it is written", f"{disk.being_written / GIB:.1f}")
+    table.add_row("free, below which a run pauses (has room for the row above)", f"{recipe.limits.pause_disk_gib:.1f}")
     table.add_row(f"screenshots of {disk.steps:,.0f} steps (estimate)", f"{disk.images / GIB:.1f}")
     console.print(table)
     table = _table("Time of training (estimate, simulated)", "what", "")

@@ -38,6 +38,14 @@ class DiskForecast:
     steps: float
     being_written: int
 
+    def needed(self, pause_bytes: float) -> float:
+        """Return what must be free at the beginning, so that a run is never paused.
+
+        Args:
+            pause_bytes: Free bytes below which it is (`limits.pause_disk_gib`).
+        """
+        return self.checkpoints + self.versions + self.images + max(self.being_written, pause_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class TimeForecast:

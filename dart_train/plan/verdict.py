@@ -87,11 +87,12 @@ def find_problems(
             f"host memory: several optimiser steps per batch keep a copy to go back to, about {copied / GIB:.0f} GiB, and "
             f"this host has {host.memory_bytes / GIB:.0f} GiB available: set train.epochs = 1 and train.minibatches = 1"
         )
-    on_disk = disk.checkpoints + disk.versions + disk.images + disk.being_written
+    on_disk = disk.needed(recipe.limits.pause_disk_gib * GIB)
     if on_disk > host.disk_bytes:
         found.append(
-            f"disk: a run takes up to {on_disk / GIB:.0f} GiB, and {host.disk_bytes / GIB:.0f} GiB are free: choose another --runs-dir, "
-            "keep images elsewhere (data.images_url), or lower train.updates"
+            f"disk: a run needs up to {on_disk / GIB:.0f} GiB, with the {recipe.limits.pause_disk_gib:g} GiB below which it pauses, and "
+            f"{host.disk_bytes / GIB:.0f} GiB are free: choose another --runs-dir, keep images elsewhere (data.images_url), or lower "
+            "train.updates"
         )
     needed = recipe.desktops.count * DESKTOP_BYTES
     if recipe.desktops.farm is None and needed > host.memory_bytes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dart_agent.inference.decisions.devices import VISIBLE_DEVICES, visible_devices
 from dart_agent.prompts.settings import PromptSettings
 from dart_train.config import Recipe
-from dart_train.config.train import TrainSection
 from dart_train.imitation.settings import DemonstrationSettings, ImitationSettings
 from dart_train.presets import PRESETS
 from dart_train.run.components import (
@@ -93,7 +93,7 @@ def trainer(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         share_prefixes=train.share_prefixes,
     )
     spec = python_module("trainer", "dart_train.trainer", config, paths, restarts=3, threads=train.threads)
-    return _on_devices(spec, train)
+    return _on_devices(spec, train.devices, train.processes)
 
 
 def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> ComponentSpec:
@@ -144,15 +144,16 @@ def sft(recipe: Recipe, paths: RunPaths, successes_of: tuple[Path, ...]) -> Comp
         steps_per_update=section.steps_per_update,
         held_out_fraction=section.held_out_fraction,
     )
-    return _on_devices(python_module("sft", "dart_train.sft", config, paths, threads=train.threads), train)
+    spec = python_module("sft", "dart_train.sft", config, paths, threads=train.threads)
+    return _on_devices(spec, train.devices, train.processes)
 
 
-def _on_devices(spec: ComponentSpec, train: TrainSection) -> ComponentSpec:
-    """The component on the GPUs that train, in as many processes. Raises ConfigError where this process does not see them."""
-    if train.devices is not None:
-        visible = visible_devices(",".join(map(str, train.devices)), os.environ.get(VISIBLE_DEVICES))
+def _on_devices(spec: ComponentSpec, devices: Sequence[int] | None, processes: int) -> ComponentSpec:
+    """The component on the GPUs that train, in so many processes. Raises ConfigError where this process does not see them."""
+    if devices is not None:
+        visible = visible_devices(",".join(map(str, devices)), os.environ.get(VISIBLE_DEVICES))
         spec = replace(spec, env={**spec.env, VISIBLE_DEVICES: visible})
-    return _in_processes(spec, train.processes)
+    return _in_processes(spec, processes)
 
 
 def _in_processes(spec: ComponentSpec, processes: int) -> ComponentSpec:
@@ -288,7 +289,7 @@ def warm_start(recipe: Recipe, paths: RunPaths) -> ComponentSpec:
         max_minutes=section.max_minutes,
     )
     spec = python_module("warm-start", "dart_train.warmup", config, paths, restarts=2, threads=section.threads)
-    return _in_processes(spec, section.processes)
+    return _on_devices(spec, recipe.train.devices, section.processes)
 
 
 def init_model_component(recipe: Recipe, paths: RunPaths) -> ComponentSpec:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from published_checkpoints import KINDS, PROMPTS, write_checkpoint
+from pydantic import ValidationError
 
 from dart_agent import cli
 from dart_agent.errors import ConfigError
@@ -256,7 +257,12 @@ def test_the_trainer_sees_the_gpus_that_the_recipe_names(tmp_path: Path, monkeyp
     tiny = {"model": {"path": None, "preset": "tiny"}, "warmup": {"enabled": True}}
     named = training_components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [6, 4]}), paths)
     assert named.env["CUDA_VISIBLE_DEVICES"] == "6,4"
+    both = recipe_of("", **tiny, train={"processes": 2, "devices": [6, 4]})
+    assert training_components.warm_start(both, paths).env["CUDA_VISIBLE_DEVICES"] == "6,4"
     assert "CUDA_VISIBLE_DEVICES" not in training_components.trainer(recipe_of("", **tiny), paths).env
+    assert "CUDA_VISIBLE_DEVICES" not in training_components.warm_start(recipe_of("", **tiny), paths).env
+    with pytest.raises(ValidationError, match=r"warmup.processes is 2, and train.devices names 1"):
+        recipe_of("", model=tiny["model"], warmup={"enabled": True, "processes": 2}, train={"devices": [6]})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     shared = training_components.trainer(recipe_of("", **tiny, train={"processes": 2, "devices": [3, 1]}), paths)
     assert shared.env["CUDA_VISIBLE_DEVICES"] == "7,5"
